@@ -304,10 +304,11 @@ class ChatForm(_Envelope):
     def _choice(
         self, key: str, value: dict[str, Any], logprobs: list[TokenLogprob], reason: str | None
     ) -> dict[str, Any]:
-        shown = {"content": [self._logprob(p) for p in logprobs]} if logprobs else None
+        shown = {"content": [self.scored(each) for each in logprobs]} if logprobs else None
         return {"index": 0, key: value, "logprobs": shown, "finish_reason": reason}
 
-    def _logprob(self, logprob: TokenLogprob) -> dict[str, Any]:
+    def scored(self, logprob: TokenLogprob) -> dict[str, Any]:
+        """What is reported of a token's log-probability."""
         top = [self._entry(token, value) for token, value in logprob.top.items()]
         return {**self._entry(logprob.token, logprob.logprob), "top_logprobs": top}
 

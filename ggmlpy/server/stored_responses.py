@@ -35,6 +35,8 @@ class ResponseStore:
         self.max_bytes = max_bytes
         self.n_bytes = 0
         self._stored: OrderedDict[str, StoredResponse] = OrderedDict()  # the last one is the latest
+        # Items with the latest response that has them, by owner and id.
+        self._items: dict[tuple[str, str], tuple[Item, StoredResponse]] = {}
 
     def __len__(self) -> int:
         return len(self._stored)
@@ -44,10 +46,11 @@ class ResponseStore:
         if stored.n_bytes > self.max_bytes:
             return
         self._stored[stored.response["id"]] = stored
+        for item in stored.conversation:
+            self._items[stored.owner, item["id"]] = item, stored
         self.n_bytes += stored.n_bytes
         while self.n_bytes > self.max_bytes:
-            _, oldest = self._stored.popitem(last=False)
-            self.n_bytes -= oldest.n_bytes
+            self.drop(next(iter(self._stored.values())))
 
     def find(self, id: str, owner: str) -> StoredResponse | None:
         """That with an id, which is used now; None if there is none, or not for this owner."""
@@ -57,7 +60,18 @@ class ResponseStore:
         self._stored.move_to_end(id)
         return found
 
+    def find_item(self, id: str, owner: str) -> Item | None:
+        """The item of a response with an id; None if there is none, or not for this owner."""
+        item, stored = self._items.get((owner, id), (None, None))
+        if stored is not None:
+            self._stored.move_to_end(stored.response["id"])
+        return item
+
     def drop(self, stored: StoredResponse) -> None:
         """Forget one of them."""
         del self._stored[stored.response["id"]]
         self.n_bytes -= stored.n_bytes
+        for item in stored.conversation:
+            key = stored.owner, item["id"]
+            if self._items.get(key, (None, None))[1] is stored:
+                del self._items[key]

@@ -132,6 +132,32 @@ def test_structured_output(api: openai.OpenAI) -> None:
     assert json.loads(made.output_text)["city"] in ("Bonn", "Ulm")
 
 
+def test_log_probabilities(api: openai.OpenAI, client: httpx.Client, server: Server) -> None:
+    """Those of the message's tokens, as chat completions have them."""
+    more: dict[str, Any] = {"max_output_tokens": 9, "temperature": 0, "top_logprobs": 2}
+    made = create(api, include=["message.output_text.logprobs"], **more)
+    found = [each.to_dict() for each in made.output[0].content[0].logprobs]
+    user = [{"role": "user", "content": TEXT}]
+    options: dict[str, Any] = {"max_tokens": 9, "temperature": 0, "reasoning_budget": 0}
+    wanted = server.llm.create_chat_completion(user, logprobs=True, top_logprobs=2, **options)
+    assert found == wanted["choices"][0]["logprobs"]["content"]
+    assert "".join(each["token"] for each in found) == made.output_text
+    events = events_of(client, reasoning_budget=0, **more)
+    deltas = [each for each in events if each["type"] == "response.output_text.delta"]
+    assert [one for each in deltas for one in each["logprobs"]] == found
+    done = next(each for each in events if each["type"] == "response.output_text.done")
+    assert done["logprobs"] == found
+    plain = create(api, max_output_tokens=3)
+    assert plain.output[0].content[0].logprobs == []
+    said = f"<think>Hm.</think>So it is.{CALL}"
+    include: Any = ["message.output_text.logprobs"]
+    parts = create(api, said=said, tools=[TOOL], include=include).output
+    assert [each.type for each in parts] == ["reasoning", "message", "function_call"]
+    text = "".join(each.token for each in parts[1].content[0].logprobs)
+    assert "So it is." in text
+    assert "Hm" not in text
+
+
 def test_counted_tokens(client: httpx.Client) -> None:
     def count(path: str, **more: Any) -> Any:
         return client.post(path, json={"input": TEXT, **more}).json()
@@ -212,7 +238,9 @@ IMAGE = {"type": "input_image", "image_url": "http://localhost/a.png"}
         ({"input": [{"role": "robot", "content": "a"}]}, "input[0].role"),
         ({"input": [{"role": "user"}]}, "input[0].content"),
         ({"input": [{"role": "user", "content": [IMAGE]}]}, "input[0].content[0].type"),
-        ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"),
+        ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].id"),
+        ({"input": [{"type": "item_reference"}]}, "input[0].id"),
+        ({"top_logprobs": 21}, "top_logprobs"),
         ({"input": [{"type": "web_search_call", "id": "a"}]}, "input[0].type"),
         ({"input": [{"type": "function_call", "name": "a"}]}, "input[0].call_id"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
@@ -235,7 +263,6 @@ IMAGE = {"type": "input_image", "image_url": "http://localhost/a.png"}
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
         ({"text": {"format": {"type": "json_schema", "schema": {"type": "x"}}}}, "text"),
         ({"reasoning": {"effort": 5}}, "reasoning.effort"),
-        ({"include": ["message.output_text.logprobs"]}, "include"),
         ({"include": ["everything"]}, "include[0]"),
         ({"previous_response_id": 3}, "previous_response_id"),
         ({"store": "no"}, "store"),

@@ -80,6 +80,23 @@ def test_a_result_of_a_call_goes_on_from_it(api: openai.OpenAI) -> None:
     assert items[2].id == call.id
 
 
+def test_an_item_can_be_referred_to(api: openai.OpenAI) -> None:
+    """As clients do where responses are stored: an id instead of what it had."""
+    made = create(api, "Hello")
+    (item,) = made.output
+    given: list[Any] = [{"role": "user", "content": "Hello"}, item.to_dict()]
+    user = {"role": "user", "content": "And?"}
+    whole = create(api, [*given, user])
+    (first,) = api.responses.input_items.list(made.id).data
+    ids = [{"type": "item_reference", "id": id} for id in (first.id, item.id)]
+    assert create(api, [*ids, user]).output_text == whole.output_text
+    assert create(api, [ids[1], user]).usage.input_tokens < whole.usage.input_tokens
+    api.responses.delete(made.id)
+    then = create(api, [ids[1], user])  # which others have too
+    assert then.output
+    assert api.responses.input_items.list(then.id, order="asc").data[0].id == item.id
+
+
 def test_it_can_be_read_and_deleted(api: openai.OpenAI, client: httpx.Client) -> None:
     made = create(api, "Hello", metadata={"a": "b"})
     assert api.responses.retrieve(made.id).to_dict() == made.to_dict()
@@ -151,6 +168,10 @@ def test_others_do_not_see_it() -> None:
         assert ask("POST", "/v1/responses", "yours", json=body).status_code == 400
         assert ask("POST", "/v1/responses", "mine", json=body).status_code == 200
         assert ask("GET", path, "mine").json()["id"] == id
+        item = ask("GET", path, "mine").json()["output"][0]["id"]
+        body = {"input": [{"type": "item_reference", "id": item}], **MORE}
+        assert ask("POST", "/v1/responses", "yours", json=body).status_code == 400
+        assert ask("POST", "/v1/responses", "mine", json=body).status_code == 200
 
 
 @pytest.mark.parametrize("most", [0, 3000])
@@ -182,20 +203,27 @@ def test_the_least_recently_used_one_goes_first(
         name = list(kept)[i % len(kept)] if kept else "x"
         if step == "k":
             name = next(names)
-            store.keep(StoredResponse({"id": name}, [], "me", n))
+            output = [{"id": f"{name}, {i}"}]
+            store.keep(StoredResponse({"id": name, "output": output}, [{"id": "x"}], "me", n))
             kept |= {name: n} if n <= most else {}
             while sum(kept.values()) > most:
                 del kept[next(iter(kept))]
             continue
         assert store.find(name, "you") is None
+        assert store.find_item(f"{name}, {i}", "you") is None
         found = store.find(name, "me")
         assert (found is not None) == (name in kept)
+        if found is not None:
+            (item,) = found.response["output"]
+            assert store.find_item(item["id"], "me") is item
         if found is not None:
             kept[name] = kept.pop(name)
             if step == "d":
                 store.drop(found)
                 del kept[name]
     assert (len(store), store.n_bytes) == (len(kept), sum(kept.values()))
+    n_items = len({item["id"] for each in store._stored.values() for item in each.conversation})
+    assert len(store._items) <= n_items
 
 
 def test_a_long_conversation_can_lose_its_beginning(api: openai.OpenAI, server: Server) -> None:

@@ -16,7 +16,15 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,12 +50,14 @@ class _Item:
     index: int  # in the output
     head: dict[str, Any]  # its fields beside text and status
     parts: list[str] = field(default_factory=list)
+    logprobs: list[dict[str, Any]] = field(default_factory=list)  # of a message's tokens
 
     def part(self, text: str) -> dict[str, Any]:
         """Its content part."""
         if self.kind == "reasoning":
             return {"type": "reasoning_text", "text": text}
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+        logprobs = list(self.logprobs)
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
     def as_dict(self, status: str) -> dict[str, Any]:
         made = {**self.head, "status": status}
@@ -74,6 +84,7 @@ class ResponseForm(OwnForm):
         self._n_reasoning = 0  # of those, until the reasoning ended
         self._output: list[dict[str, Any]] = []
         self._open: _Item | None = None
+        self._logprobs: list[dict[str, Any]] = []  # of tokens whose text has not come yet
         self.final: dict[str, Any] | None = None  # the whole response, once it is complete
 
     def chunks(self, pieces: Iterator[Piece]) -> Generator[Event, None, None]:
@@ -111,6 +122,7 @@ class ResponseForm(OwnForm):
                 yield NO_CHUNK
                 continue
             self._n_parts += part.progress is None
+            self._logprobs += [self._chat.scored(each) for each in part.logprobs]
             for delta in part.deltas:
                 yield from self._added(delta)
             if part.finish_reason is not None:
@@ -118,6 +130,8 @@ class ResponseForm(OwnForm):
 
     def _added(self, delta: Delta) -> Iterator[Event]:
         call = delta.call
+        if call is not None or delta.reasoning:
+            self._logprobs = []
         if call is not None:
             head = {"type": "function_call", "call_id": call.id, "name": call.name}
             yield from self._in_item("function_call", call.index, head)
@@ -129,7 +143,8 @@ class ResponseForm(OwnForm):
             yield self._more("response.reasoning_text.delta", delta.reasoning)
         elif delta.content:
             yield from self._in_item("message", 0, {"type": "message", "role": "assistant"})
-            yield self._more("response.output_text.delta", delta.content)
+            yield self._more("response.output_text.delta", delta.content, self._logprobs)
+            self._logprobs = []
 
     def _in_item(self, kind: str, i_call: int, head: dict[str, Any]) -> Iterator[Event]:
         """Have this item open."""
@@ -145,11 +160,12 @@ class ResponseForm(OwnForm):
             part = item.part("")
             yield self._of(item, "response.content_part.added", content_index=0, part=part)
 
-    def _more(self, name: str, text: str) -> Event:
+    def _more(self, name: str, text: str, logprobs: Sequence[dict[str, Any]] = ()) -> Event:
         item = self._open
         assert item is not None
         item.parts.append(text)
-        return self._of(item, name, **_place(item), delta=text)
+        item.logprobs += logprobs
+        return self._of(item, name, **_place(item, logprobs), delta=text)
 
     def _close(self, status: str) -> Iterator[Event]:
         item, self._open = self._open, None
@@ -161,7 +177,7 @@ class ResponseForm(OwnForm):
             yield self._of(item, name, name=item.head["name"], arguments=text)
         else:
             name = f"response.{_TEXTS[item.kind]}.done"
-            yield self._of(item, name, **_place(item), text=text)
+            yield self._of(item, name, **_place(item, item.logprobs), text=text)
             part = item.part(text)
             yield self._of(item, "response.content_part.done", content_index=0, part=part)
         made = item.as_dict(status)
@@ -199,11 +215,11 @@ class ResponseForm(OwnForm):
         }
 
 
-def _place(item: _Item) -> dict[str, Any]:
-    """Where in the item a text is."""
+def _place(item: _Item, logprobs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Where in the item a text is, of a message with those of its tokens."""
     if item.kind == "function_call":
         return {}
-    return {"content_index": 0} | ({"logprobs": []} if item.kind == "message" else {})
+    return {"content_index": 0} | ({"logprobs": logprobs} if item.kind == "message" else {})
 
 
 async def events(

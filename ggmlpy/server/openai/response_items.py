@@ -95,12 +95,6 @@ class _Conversation:
 
     def add(self, at: str, item: Mapping[str, Any]) -> None:
         kind = text(f"{at}.type", item.get("type", "message"))
-        if kind == "item_reference":
-            raise invalid(
-                f"{at}.type",
-                f"{at} is an item_reference: send the item whole, or go on from a response with"
-                " previous_response_id",
-            )
         if kind not in self._kinds:
             known = ", ".join(self._kinds)
             raise invalid(f"{at}.type", f"{at} is of type {kind:.40}: it must be one of {known}")

@@ -15,7 +15,7 @@ from ggmlpy.server.generation import start
 from ggmlpy.server.openai.chat import chat_options, count_input
 from ggmlpy.server.openai.response_form import ResponseForm, events
 from ggmlpy.server.openai.response_items import as_items, read_input, read_tools
-from ggmlpy.server.openai.stored import before, keep
+from ggmlpy.server.openai.stored import before, keep, with_items
 from ggmlpy.server.openai.truncation import fitting
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -44,7 +44,6 @@ _UNSUPPORTED = {
     "conversation": "this server keeps responses: go on from one with previous_response_id",
     "background": "the answer comes with the response, or as a stream",
     "prompt": "this server keeps no prompts: send instructions and input",
-    "top_logprobs": "use /v1/chat/completions",
 }
 _FORMAT = one_of("text", "json_object", "json_schema")
 # What is read here, or called otherwise in chat completions.
@@ -54,8 +53,9 @@ _OTHER = frozenset({*_UNSUPPORTED, "input", "instructions", "tools", "tool_choic
 async def responses(call: Call) -> Response | dict[str, Any]:
     """Answers input, whole or as a stream of events."""
     asked, body = _read(call)
+    given = with_items(call)
     earlier = before(call, asked.get("previous_response_id"))
-    messages = read_input(call.body, earlier)
+    messages = read_input(given, earlier)
     store = call.service.responses.max_bytes > 0 and asked.get("store", True)
     hosted = await call.stack.enter_async_context(call.models.using(asked.get("model")))
     llm, options = hosted.llm.llama, chat_options(call, hosted, body)
@@ -72,7 +72,7 @@ async def responses(call: Call) -> Response | dict[str, Any]:
 
     async def keep_it(response: dict[str, Any]) -> None:
         if store:
-            await keep(call, response, [*earlier, *as_items(call.body["input"])])
+            await keep(call, response, lambda: [*earlier, *as_items(given["input"])])
 
     generation = await start(call, hosted, make)
     if asked.get("stream"):
@@ -85,7 +85,8 @@ async def responses(call: Call) -> Response | dict[str, Any]:
 async def response_input_tokens(call: Call) -> dict[str, Any]:
     """How many tokens the prompt of a response has, which is not run."""
     asked, body = _read(call)
-    messages = read_input(call.body, before(call, asked.get("previous_response_id")))
+    earlier = before(call, asked.get("previous_response_id"))
+    messages = read_input(with_items(call), earlier)
     counted = await count_input(call, asked.get("model"), messages, body)
     return {"object": "response.input_tokens", **counted}
 
@@ -97,10 +98,9 @@ def _read(call: Call) -> tuple[dict[str, Any], dict[str, Any]]:
     for name, why in _UNSUPPORTED.items():
         if body.get(name):
             raise invalid(name, f"{name} is not supported: {why}")
-    if _LOGPROBS in asked.get("include", ()):
-        raise invalid("include", f"include has {_LOGPROBS}: use /v1/chat/completions")
     made = {key: value for key, value in body.items() if key not in _OTHER}
     made |= read_tools(body)
+    made["logprobs"] = _LOGPROBS in asked.get("include", ()) or bool(asked.get("top_logprobs"))
     if "max_output_tokens" in asked:
         made["max_tokens"] = asked["max_output_tokens"]
     form = read(asked.get("text", {}), {"format": mapping}, "text").get("format")
@@ -140,5 +140,6 @@ def _head(
         "tool_choice": body.get("tool_choice") or "auto",
         "tools": body.get("tools") or [],
         "top_p": body.get("top_p"),
+        "top_logprobs": asked.get("top_logprobs", 0),
         "truncation": asked.get("truncation", "disabled"),
     }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ggmlpy.server.endpoint import Call
 from ggmlpy.server.errors import ApiError, invalid
 from ggmlpy.server.events import as_json
-from ggmlpy.server.fields import one_of
+from ggmlpy.server.fields import one_of, text
 from ggmlpy.server.stored_responses import Item, StoredResponse
 
 _MOST_ITEMS = 100  # of one page
@@ -87,7 +87,33 @@ def _why(call: Call) -> str:
     return f"this server keeps the latest in {most / 2**20:g} MiB of memory, unless store is false"
 
 
-async def keep(call: Call, response: dict[str, Any], items: list[Item]) -> None:
-    """Keep a response to these items."""
-    n_bytes = await call.in_pool(lambda: len(as_json(items)) + len(as_json(response)))
-    call.service.responses.keep(StoredResponse(response, items, owner_of(call), n_bytes))
+def with_items(call: Call) -> dict[str, Any]:
+    """The body of a call, with the items to which its input refers. Raises ApiError."""
+    given = call.body.get("input")
+    if not isinstance(given, list) or not any(map(_is_reference, given)):
+        return call.body
+    made = []
+    for i, item in enumerate(given):
+        if _is_reference(item):
+            id = text(f"input[{i}].id", item.get("id"))
+            found = call.service.responses.find_item(id, owner_of(call))
+            if found is None:
+                raise invalid(f"input[{i}].id", f"there is no item {id:.80}: {_why(call)}")
+            item = found
+        made.append(item)
+    return {**call.body, "input": made}
+
+
+def _is_reference(item: Any) -> bool:
+    return isinstance(item, dict) and item.get("type") == "item_reference"
+
+
+async def keep(call: Call, response: dict[str, Any], input_items: Callable[[], list[Item]]) -> None:
+    """Keep a response and its input."""
+
+    def made() -> StoredResponse:
+        items = input_items()
+        n_bytes = len(as_json(items)) + len(as_json(response))
+        return StoredResponse(response, items, owner_of(call), n_bytes)
+
+    call.service.responses.keep(await call.in_pool(made))
