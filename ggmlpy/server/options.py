@@ -42,7 +42,7 @@ def samplers(name: str, value: Any) -> list[str]:
 SAMPLING: dict[str, Kind] = {
     "temperature": number(0),
     "top_p": number(0, 1),
-    "top_k": integer(0),
+    "top_k": integer(-1),  # vLLM's number for all tokens, of which ours is 0
     "min_p": number(0, 1),
     "typical_p": number(0),
     "typ_p": number(0),
@@ -118,6 +118,8 @@ def read_options(
     found = read(body, SAMPLING | ANSWER)
     options = dict(defaults)
     options |= {_RENAMED.get(k, k): v for k, v in found.items() if k not in _NOT_SAMPLED}
+    if found.get("top_k") == -1:
+        options["top_k"] = 0
     if "seed" in found:
         options["seed"] = None if found["seed"] == -1 else found["seed"] % 2**32
     if "logit_bias" in found:

@@ -95,7 +95,9 @@ def test_without_the_cache_all_of_the_prompt_is_run(llm: Llama) -> None:
     reused = [p[-1].timings.n_reused for p in (first, second, third) if p[-1].timings]
     assert reused == [0, 0, len(llm.request(LONG).prompt) - 1]
     both = run(llm, *(request(llm, f"x{LONG}", reuses=False) for _ in "12"))
-    assert [p[-1].timings.n_reused for p in both if p[-1].timings] == [0, 0]
+    timings = [pieces[-1].timings for pieces in both if pieces[-1].timings is not None]
+    assert [each.n_reused for each in timings] == [0, 0]
+    assert timings[1].waited_s < timings[0].prompt_s  # it has not waited for the first prompt
     assert texts([first, second, third]) == texts([first]) * 3
 
 

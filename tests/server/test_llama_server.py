@@ -230,6 +230,22 @@ def test_the_end_of_an_answer_has_its_reason(client: httpx.Client) -> None:
     assert late["content"] == free["content"][: free["content"].index("\n") + 1]
 
 
+def test_other_names_and_numbers_for_the_same(client: httpx.Client) -> None:
+    def made(**body: Any) -> dict[str, Any]:
+        body = {"prompt": P, "n_predict": 4, "seed": 1, "cache_prompt": False, **body}
+        found: dict[str, Any] = client.post("/completion", json=body).json()
+        del found["timings"], found["id_slot"]
+        return found
+
+    assert made(logprobs=2) == made(n_probs=2)
+    assert made(logprobs=True) == made(n_probs=1)
+    assert made(logprobs=2, n_probs=0) == made(logprobs=False) == made()
+    assert made(top_k=-1, temperature=2) == made(top_k=0, temperature=2)  # vLLM's number for all
+    letters, names = made(samplers="kt"), made(samplers=["top_k", "temperature"])
+    assert letters == names
+    assert letters["generation_settings"]["samplers"] == ["top_k", "temperature"]
+
+
 def test_choices_of_prompts_are_in_order(client: httpx.Client) -> None:
     body = {"prompt": [P, "The cat"], "n_predict": 4, "temperature": 0, "n_cmpl": 2}
     made = client.post("/completion", json=body).json()

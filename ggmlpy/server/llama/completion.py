@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from ggmlpy.engine.generation import Request
 from ggmlpy.server.endpoint import Call
-from ggmlpy.server.fields import flag, integer, listed, mapping, needed, number, read, text
+from ggmlpy.server.fields import either, flag, integer, listed, mapping, needed, number, read, text
 from ggmlpy.server.generation import check_answers, seeded, start
 from ggmlpy.server.hosted import Hosted
 from ggmlpy.server.llama.infill import check_infill, infill_tokens, read_extra
@@ -27,6 +27,7 @@ _CALL = {
     "n_cmpl": integer(1, MOST_CHOICES),
     "n": integer(1, MOST_CHOICES),
     "n_probs": integer(0),
+    "logprobs": either(flag, integer(0), must="true, false, or an integer of at least 0"),
     "return_tokens": flag,
     "timings_per_token": flag,
     "t_max_predict_ms": number(),
@@ -82,15 +83,16 @@ async def _complete(
 ) -> Response | dict[str, Any] | list[Any]:
     llm = hosted.llm.llama
     tokenizer, n_ctx_seq = llm.tokenizer, llm.n_ctx_seq()
+    n_probs = int(asked.get("n_probs", asked.get("logprobs", 0)))
     options = {
         "max_tokens": None,
         **read_options(call.body, call.settings.defaults, tokenizer),
-        "logprobs": asked.get("n_probs") or None,
+        "logprobs": n_probs or None,
     }
     n_predict = -1 if options["max_tokens"] is None else options["max_tokens"]
     wanted = Asked(
         n_predict=n_predict,
-        n_probs=asked.get("n_probs", 0),
+        n_probs=n_probs,
         stream=asked.get("stream", False),
         return_tokens=asked.get("return_tokens", False),
         ignore_eos=asked.get("ignore_eos", False),
