@@ -16,7 +16,9 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from logging.handlers import QueueHandler, QueueListener
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from ggmlpy.common.quoting import printable
@@ -27,6 +29,7 @@ logger = logging.getLogger("ggmlpy.server")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _FIELDS = "request"  # the attribute of a record that has them
 _CLIENT_GONE = 499  # nginx' status of a request whose client did not wait
+_MOST_WAITING = 10_000  # records, while a pipe or a disk takes none
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,29 @@ class JsonLines(logging.Formatter):
         return json.dumps(made, ensure_ascii=True, default=str)
 
 
+class _Queued(QueueHandler):
+    """Hands records to the thread that writes them: the event loop does not wait for a terminal,
+    nor for a disk. Records beyond `_MOST_WAITING` are lost, which is written once there is room."""
+
+    def __init__(self) -> None:
+        self.records: SimpleQueue[Any] = SimpleQueue()
+        super().__init__(self.records)
+        self._n_lost = 0
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record  # as it is: the formatter of the other thread wants its fields
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        if self.records.qsize() >= _MOST_WAITING:
+            self._n_lost += 1
+            return
+        if self._n_lost:
+            text, self._n_lost = f"{self._n_lost} lines of the log are lost", 0
+            lost = logger.makeRecord(logger.name, logging.WARNING, "", 0, text, (), None)
+            super().enqueue(lost)
+        super().enqueue(record)
+
+
 @contextmanager
 def writing_logs(*, as_json: bool = False, file: Path | None = None) -> Iterator[None]:
     """What the package logs in the block is written to stderr, or behind what a file has. Raises
@@ -137,11 +163,15 @@ def writing_logs(*, as_json: bool = False, file: Path | None = None) -> Iterator
     plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
     handler.setFormatter(JsonLines() if as_json else plain)
     package, level = logging.getLogger("ggmlpy"), logger.level
-    package.addHandler(handler)
+    queued = _Queued()
+    listener = QueueListener(queued.records, handler)
+    listener.start()
+    package.addHandler(queued)
     logger.setLevel(logging.INFO)
     try:
         yield
     finally:
-        package.removeHandler(handler)
+        package.removeHandler(queued)
         logger.setLevel(level)
+        listener.stop()
         handler.close()

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from logging.handlers import QueueHandler
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +155,32 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     wanted = "logs cannot be written: Is a directory"
     with pytest.raises(FileError, match=wanted), writing_logs(file=tmp_path):
         pass
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes in the file system")
+def test_logging_does_not_wait_for_who_reads(tmp_path: Path) -> None:
+    pipe, logger = tmp_path / "pipe", logging.getLogger("ggmlpy.server")
+    os.mkfifo(pipe)
+    reader = os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    os.set_blocking(reader.fileno(), True)
+    with reader, ThreadPoolExecutor(1) as pool:
+        with writing_logs(file=pipe):
+            for i in range(12_000):  # more than the pipe and the queue take: nobody reads yet
+                logger.info("line %d", i)
+            first = reader.readline()
+            text = pool.submit(reader.read)
+            wait_for(lambda: n_waiting() == 0)
+            logger.info("there is room again")
+        lines = (first + text.result()).decode().splitlines()
+    said = [line.split(" ", 3)[3] for line in lines]
+    n_lost = int(said[-2].split(" ")[0])
+    assert n_lost > 0
+    assert said[-2:] == [f"{n_lost} lines of the log are lost", "there is room again"]
+    assert said[:-2] == [f"line {i}" for i in range(12_000 - n_lost)]
+
+
+def n_waiting() -> int:
+    """Records that are not written yet."""
+    handlers = logging.getLogger("ggmlpy").handlers
+    queues: list[Any] = [each.queue for each in handlers if isinstance(each, QueueHandler)]
+    return sum(queue.qsize() for queue in queues)
