@@ -28,6 +28,8 @@ class BegunAnswer:
             raise ArgumentError(
                 "messages do not end with one of the assistant, which could be continued"
             )
+        if len(messages) == 1:
+            raise ArgumentError("messages have the beginning of an answer only, and no question")
         if last.get("tool_calls"):
             raise ArgumentError("messages end with a call of a tool, which cannot be continued")
         content = _text(last.get("content"))

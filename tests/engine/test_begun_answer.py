@@ -102,6 +102,7 @@ def test_reasoning_is_over_and_calls_are_not(llm: Llama, name: str) -> None:
     [
         ([], "do not end with one of the assistant"),
         ([USER], "do not end with one of the assistant"),
+        (begun()[1:], "only, and no question"),
         (begun(content=""), "has no text"),
         (begun(content=None), "has no text"),
         (begun(content="The "), "white space"),

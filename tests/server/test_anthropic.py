@@ -289,7 +289,27 @@ def test_a_conversation() -> None:
     ]  # fmt: skip
 
 
+def test_documents_that_are_texts() -> None:
+    text = {"type": "text", "text": "It rains."}
+    plain = {"type": "text", "media_type": "text/plain", "data": "It snows."}
+    content = [
+        {"type": "document", "source": plain, "title": "Ulm", "context": "Today."},
+        {"type": "document", "source": {"type": "content", "content": [text, text]}},
+        {"type": "search_result", "source": "a.org", "title": "Bonn", "content": [text]},
+        {"type": "text", "text": "What now?"},
+    ]
+    (made,) = read_messages({"messages": [{"role": "user", "content": content}]})
+    assert made["content"].split("\n") == [
+        "Ulm", "Today.", "It snows.", "It rains.", "It rains.", "Bonn", "a.org", "It rains.",
+        "What now?",
+    ]  # fmt: skip
+    result = {"type": "tool_result", "tool_use_id": "a", "content": content[2:3]}
+    (made,) = read_messages({"messages": [{"role": "user", "content": [result]}]})
+    assert made["content"] == "Bonn\na.org\nIt rains."
+
+
 USE = {"type": "tool_use", "id": "a", "name": "weather", "input": {}}
+PDF = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf"}}
 IMAGE = {"type": "image", "source": {"type": "url", "url": "http://localhost/a.png"}}
 
 
@@ -314,6 +334,10 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://localhost/a.p
         ({"system": 3}, "system is 3"),
         ({"temperature": "hot"}, "temperature"),
         ({"stop_sequences": "a"}, "stop_sequences"),
+        ({"stop_sequences": ["a", ""]}, "stop_sequences[1] is empty"),
+        ({"messages": [{"role": "user", "content": [PDF]}]}, "content[0].source is of type base64"),
+        ({"messages": [{"role": "user", "content": [PDF | {"source": {}}]}]}, "source.type is"),
+        ({"messages": [{"role": "assistant", "content": "The"}]}, "no question"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0] is of type"),
         ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
         ({"tools": [WEATHER], "tool_choice": {"type": "some"}}, "tool_choice.type"),

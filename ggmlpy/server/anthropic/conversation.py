@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ggmlpy.server.errors import invalid
@@ -126,11 +126,35 @@ def _texts(where: str, content: str | list[Any]) -> str:
 
 def _text(at: str, block: Mapping[str, Any]) -> str:
     kind = block["type"]
+    if kind == "document":
+        return _titled(at, block, ("title", "context"), _text_of_document(at, block))
+    if kind == "search_result":
+        content = needed(block, "content", _BLOCKS, at)
+        return _titled(at, block, ("title", "source"), _texts(f"{at}.content", content))
     if kind != "text":
         raise invalid(
             f"{at}.type", f"{at} is of type {kind:.40}, which is not supported here: send text"
         )
     return str(needed(block, "text", text, at))
+
+
+def _text_of_document(at: str, block: Mapping[str, Any]) -> str:
+    at, source = f"{at}.source", needed(block, "source", mapping, at)
+    kind = needed(source, "type", text, at)
+    if kind == "text":
+        return str(needed(source, "data", text, at))
+    if kind == "content":
+        return _texts(f"{at}.content", needed(source, "content", _BLOCKS, at))
+    raise invalid(
+        f"{at}.type",
+        f"{at} is of type {kind:.40}, which is not supported here: a document must be text, or a"
+        " content of texts",
+    )
+
+
+def _titled(at: str, block: Mapping[str, Any], names: Sequence[str], content: str) -> str:
+    """The text of a document or search result, behind those fields that say what it is."""
+    return "\n".join([*read(block, dict.fromkeys(names, text), at).values(), content])
 
 
 def read_tools(body: Mapping[str, Any]) -> dict[str, Any]:

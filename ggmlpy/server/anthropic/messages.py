@@ -27,10 +27,19 @@ from ggmlpy.server.generation import start
 from ggmlpy.server.openai.chat import chat_options, count_input
 
 _MOST_STOPS = 64
+
+
+def _stop(name: str, value: Any) -> str:
+    found = text(name, value)
+    if not found:
+        raise invalid(name, f"{name} is empty: it must be a string that is not")
+    return found
+
+
 _CALL = {
     "model": text,
     "stream": flag,
-    "stop_sequences": listed(text, most=_MOST_STOPS),
+    "stop_sequences": listed(_stop, most=_MOST_STOPS),
     "thinking": mapping,
     "output_config": mapping,
     "output_format": mapping,
