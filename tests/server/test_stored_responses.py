@@ -191,39 +191,41 @@ def test_there_is_a_limit(most: int) -> None:
 
 
 @given(
-    most=st.integers(0, 30),
-    steps=st.lists(st.tuples(st.sampled_from("kfd"), st.integers(0, 5), st.integers(1, 12))),
+    most=st.integers(0, 5),
+    steps=st.lists(st.tuples(st.sampled_from("kfd"), st.integers(0, 5), st.integers(1, 3))),
 )
 def test_the_least_recently_used_one_goes_first(
     most: int, steps: list[tuple[str, int, int]]
 ) -> None:
-    store, kept = ResponseStore(most), dict[str, int]()  # by id, in the order of their last use
-    names = iter(f"r{i}" for i in range(len(steps)))
+    """Those that are kept are as many as `most` of the smallest take memory."""
+    unit = stored("r00", 1).n_bytes
+    store, kept = ResponseStore(most * unit), dict[str, StoredResponse]()  # by their last use
+    names = iter(f"r{i:02}" for i in range(len(steps)))
     for step, i, n in steps:
         name = list(kept)[i % len(kept)] if kept else "x"
         if step == "k":
-            name = next(names)
-            output = [{"id": f"{name}, {i}"}]
-            store.keep(StoredResponse({"id": name, "output": output}, [{"id": "x"}], "me", n))
-            kept |= {name: n} if n <= most else {}
-            while sum(kept.values()) > most:
+            made = stored(next(names), n)
+            store.keep(made)
+            kept |= {made.id: made} if made.n_bytes <= most * unit else {}
+            while sum(each.n_bytes for each in kept.values()) > most * unit:
                 del kept[next(iter(kept))]
             continue
         assert store.find(name, "you") is None
-        assert store.find_item(f"{name}, {i}", "you") is None
-        found = store.find(name, "me")
-        assert (found is not None) == (name in kept)
-        if found is not None:
-            (item,) = found.response["output"]
-            assert store.find_item(item["id"], "me") is item
-        if found is not None:
+        assert store.find_with(f"{name}, 0", "you") is None
+        assert store.find(name, "me") is kept.get(name)
+        if name in kept:
             kept[name] = kept.pop(name)
+            assert store.find_with(f"{name}, 0", "me") is kept[name]
             if step == "d":
-                store.drop(found)
-                del kept[name]
-    assert (len(store), store.n_bytes) == (len(kept), sum(kept.values()))
-    n_items = len({item["id"] for each in store._stored.values() for item in each.conversation})
-    assert len(store._items) <= n_items
+                store.drop(kept.pop(name))
+    assert (len(store), store.n_bytes) == (len(kept), sum(e.n_bytes for e in kept.values()))
+    assert {each.id for each in store._of_items.values()} <= kept.keys()
+
+
+def stored(name: str, n: int) -> StoredResponse:
+    """With `n` items of output, and one of input that all have."""
+    output = [{"id": f"{name}, {i}"} for i in range(n)]
+    return StoredResponse.of({"id": name, "output": output}, [{"id": "x"}], "me")
 
 
 def test_a_long_conversation_can_lose_its_beginning(api: openai.OpenAI, server: Server) -> None:

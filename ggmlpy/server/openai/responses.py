@@ -53,8 +53,8 @@ _OTHER = frozenset({*_UNSUPPORTED, "input", "instructions", "tools", "tool_choic
 async def responses(call: Call) -> Response | dict[str, Any]:
     """Answers input, whole or as a stream of events."""
     asked, body = _read(call)
-    given = with_items(call)
-    earlier = before(call, asked.get("previous_response_id"))
+    given = await with_items(call)
+    earlier = await before(call, asked.get("previous_response_id"))
     messages = read_input(given, earlier)
     store = call.service.responses.max_bytes > 0 and asked.get("store", True)
     hosted = await call.stack.enter_async_context(call.models.using(asked.get("model")))
@@ -85,8 +85,8 @@ async def responses(call: Call) -> Response | dict[str, Any]:
 async def response_input_tokens(call: Call) -> dict[str, Any]:
     """How many tokens the prompt of a response has, which is not run."""
     asked, body = _read(call)
-    earlier = before(call, asked.get("previous_response_id"))
-    messages = read_input(with_items(call), earlier)
+    earlier = await before(call, asked.get("previous_response_id"))
+    messages = read_input(await with_items(call), earlier)
     counted = await count_input(call, asked.get("model"), messages, body)
     return {"object": "response.input_tokens", **counted}
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from ggmlpy.server.endpoint import Call
 from ggmlpy.server.errors import ApiError, invalid
-from ggmlpy.server.events import as_json
 from ggmlpy.server.fields import one_of, text
 from ggmlpy.server.stored_responses import Item, StoredResponse
 
@@ -20,15 +19,17 @@ async def stored_response(call: Call) -> dict[str, Any]:
     found = _found(call)
     if call.request.method == "DELETE":
         call.service.responses.drop(found)
-        return {"id": found.response["id"], "object": "response", "deleted": True}
+        return {"id": found.id, "object": "response", "deleted": True}
     if call.request.query_params.get("stream", "false") != "false":
         raise invalid("stream", "stream is not supported here: the response is complete")
-    return found.response
+    response, _ = await call.in_pool(found.read)
+    return response
 
 
 async def input_items(call: Call) -> dict[str, Any]:
     """The items that a response has answered, page by page, the last one first unless asked."""
-    items, query = _found(call).input, call.request.query_params
+    query = call.request.query_params
+    _, items = await call.in_pool(_found(call).read)
     if _ORDER("order", query.get("order", "desc")) == "desc":
         items = items[::-1]
     limit = query.get("limit", "20")
@@ -66,7 +67,7 @@ def owner_of(call: Call) -> str:
     return call.client if call.settings.api_keys else ""
 
 
-def before(call: Call, id: str | None) -> list[Item]:
+async def before(call: Call, id: str | None) -> list[Item]:
     """The items of the response that a request goes on from. Raises ApiError."""
     if id is None:
         return []
@@ -77,7 +78,7 @@ def before(call: Call, id: str | None) -> list[Item]:
             f"there is no response {id:.80}: {_why(call)}",
             "previous_response_not_found",
         )
-    return found.conversation
+    return await call.in_pool(found.conversation)
 
 
 def _why(call: Call) -> str:
@@ -87,20 +88,23 @@ def _why(call: Call) -> str:
     return f"this server keeps the latest in {most / 2**20:g} MiB of memory, unless store is false"
 
 
-def with_items(call: Call) -> dict[str, Any]:
+async def with_items(call: Call) -> dict[str, Any]:
     """The body of a call, with the items to which its input refers. Raises ApiError."""
     given = call.body.get("input")
     if not isinstance(given, list) or not any(map(_is_reference, given)):
         return call.body
-    made = []
+    items: dict[str, Item] = {}  # of the responses that have those that are referred to
     for i, item in enumerate(given):
-        if _is_reference(item):
-            id = text(f"input[{i}].id", item.get("id"))
-            found = call.service.responses.find_item(id, owner_of(call))
-            if found is None:
-                raise invalid(f"input[{i}].id", f"there is no item {id:.80}: {_why(call)}")
-            item = found
-        made.append(item)
+        if not _is_reference(item):
+            continue
+        id = text(f"input[{i}].id", item.get("id"))
+        if id in items:
+            continue
+        found = call.service.responses.find_with(id, owner_of(call))
+        if found is None:
+            raise invalid(f"input[{i}].id", f"there is no item {id:.80}: {_why(call)}")
+        items |= {each["id"]: each for each in await call.in_pool(found.conversation)}
+    made = [items[each["id"]] if _is_reference(each) else each for each in given]
     return {**call.body, "input": made}
 
 
@@ -112,8 +116,6 @@ async def keep(call: Call, response: dict[str, Any], input_items: Callable[[], l
     """Keep a response and its input."""
 
     def made() -> StoredResponse:
-        items = input_items()
-        n_bytes = len(as_json(items)) + len(as_json(response))
-        return StoredResponse(response, items, owner_of(call), n_bytes)
+        return StoredResponse.of(response, input_items(), owner_of(call))
 
     call.service.responses.keep(await call.in_pool(made))
