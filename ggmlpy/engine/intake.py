@@ -130,12 +130,12 @@ class Intake:
         if max(len(tokens), 0 if start is None else len(prompt)) > sizes.n_ctx_seq:
             room = room_for(sizes, len(prompt) + min(request.max_tokens, _ROOM))
             raise BadBatch(
-                f"the prompt is {len(prompt)} tokens long, a sequence may have n_ctx_seq ="
+                f"the prompt is too long: {len(prompt)} tokens, a sequence may have n_ctx_seq ="
                 f" {sizes.n_ctx_seq}; {room} would do"
             )
         if start is not None and len(prompt) > sizes.n_ubatch:
             raise BadBatch(
-                f"the prompt is {len(prompt)} tokens long: an encoder takes it as a whole, and"
+                f"the prompt is too long: {len(prompt)} tokens, an encoder takes it as a whole, and"
                 f" n_ubatch is {sizes.n_ubatch}"
             )
         return tokens

@@ -92,7 +92,7 @@ def of_error(error: BaseException, fields: Collection[str] = ()) -> ApiError:
     if isinstance(error, errors.AllocationError | errors.CacheFull | MemoryError):
         return ApiError(503, f"not enough memory for this request: {text or 'none is left'}")
     if isinstance(error, errors.BadBatch):
-        code = "context_length_exceeded" if "tokens long" in text else None
+        code = "context_length_exceeded" if "prompt is too long" in text else None
         return invalid(_first(fields, "messages", "prompt", "input"), text, code)
     if isinstance(error, errors.GrammarError):
         formats = "response_format", "json_schema", "grammar", "text", "output_config", "tools"

@@ -123,11 +123,12 @@ def test_damaged_vocabulary(run: Run, tmp_path: Path) -> None:
 def test_prompt_longer_than_the_context(run: Run, tiny: Path) -> None:
     outcome = run(*arguments("generate", tiny), "-c", 8, "-p", "b" * 20, "--no-echo")
     must = "; -c 192 would do"  # for 128 tokens more, the default of -n
-    assert outcome.error == f"the prompt is 21 tokens long, a sequence may have n_ctx_seq = 8{must}"
+    said = "the prompt is too long: 21 tokens, a sequence may have n_ctx_seq = 8"
+    assert outcome.error == said + must
     assert outcome.out == ""
     piped = run(*arguments("chat", tiny), "-c", 8, stdin="hello\n")
     assert "ggmlpy: error: message 1: the prompt is" in piped.err
-    assert "tokens long, a sequence may have n_ctx_seq = 8; -c " in piped.err.splitlines()[-1]
+    assert "tokens, a sequence may have n_ctx_seq = 8; -c " in piped.err.splitlines()[-1]
     assert piped.code == 1
 
 

@@ -137,7 +137,7 @@ def test_text_never_outgrows_the_context(tiny_path: Path, max_tokens: int | None
 def test_a_prompt_too_long_says_how_long(tiny_path: Path) -> None:
     with (
         Llama(tiny_path, backend="reference", n_ctx=8) as llm,
-        pytest.raises(BadBatch, match=r"the prompt is \d+ tokens long, .* n_ctx_seq = 8"),
+        pytest.raises(BadBatch, match=r"the prompt is too long: \d+ tokens, .* n_ctx_seq = 8"),
     ):
         llm("abcdefghijkl")
 

@@ -105,7 +105,7 @@ def test_what_is_no_request(llm: Llama) -> None:
 
 
 def test_the_prompt_that_does_not_fit_is_named(llm: Llama) -> None:
-    with pytest.raises(BadBatch, match=r"^prompts\[1\]: the prompt is 70 tokens long.*n_ctx_seq"):
+    with pytest.raises(BadBatch, match=r"^prompts\[1\]: .* too long: 70 tokens.*n_ctx_seq"):
         llm.generate([[1, 2], [3] * 70])
 
 

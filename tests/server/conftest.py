@@ -131,3 +131,16 @@ def client(server: Server) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, timeout=60) as made:
         yield made
     wait_for(server.is_idle)  # whatever a test did, nothing is left
+
+
+@pytest.fixture
+def local_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of other machines are looked up by nobody: a client that reports home fails."""
+    look_up = socket.getaddrinfo
+
+    def local(host: Any, *more: Any, **named: Any) -> Any:
+        assert host in ("127.0.0.1", "localhost", None), f"{host} was looked up"
+        return look_up(host, *more, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", local)
+    monkeypatch.setenv("LANGSMITH_TRACING", "false")

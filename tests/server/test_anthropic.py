@@ -344,7 +344,7 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://localhost/a.p
         ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "now"}}, "now"),
         ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens is missing"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type is"),
-        ({"messages": [{"role": "user", "content": "word " * 2000}]}, "tokens long"),
+        ({"messages": [{"role": "user", "content": "word " * 2000}]}, "prompt is too long"),
     ],
 )
 def test_what_is_refused(client: httpx.Client, body: dict[str, Any], message: str) -> None:

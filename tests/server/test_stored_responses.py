@@ -231,7 +231,7 @@ def stored(name: str, n: int) -> StoredResponse:
 def test_a_long_conversation_can_lose_its_beginning(api: openai.OpenAI, server: Server) -> None:
     given = [{"role": "user", "content": f"{i} " + "word " * 60} for i in range(20)]
     more: dict[str, Any] = {"instructions": "Be short."}
-    with pytest.raises(openai.BadRequestError, match="tokens long"):
+    with pytest.raises(openai.BadRequestError, match="prompt is too long"):
         create(api, given, **more)
     made = create(api, given, truncation="auto", **more)
     n_ctx = server.llm.n_ctx_seq()
