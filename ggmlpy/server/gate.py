@@ -40,6 +40,24 @@ class Gate:
         self.n_waiting = 0
         self._queues: dict[str, deque[_Ticket]] = {}  # by client; the first key is the next one
         self._durations: deque[float] = deque(maxlen=_N_DURATIONS)
+        self._slots: dict[int, asyncio.Lock] = {}  # of requests that ask for one
+
+    @asynccontextmanager
+    async def slot(self, slot: int) -> AsyncIterator[None]:
+        """Wait for a slot before entering, so that those who wait for it delay no others. Raises
+        ApiError if too many wait."""
+        if self.n_waiting >= self.max_waiting:
+            raise self._too_many()
+        self.n_waiting += 1
+        lock = self._slots.setdefault(slot, asyncio.Lock())
+        try:
+            await lock.acquire()
+        finally:
+            self.n_waiting -= 1
+        try:
+            yield
+        finally:
+            lock.release()
 
     @asynccontextmanager
     async def admitted(self, client: str, n: int = 1) -> AsyncIterator[None]:
@@ -59,14 +77,7 @@ class Gate:
             self.n_inside += n
             return
         if self.n_waiting + n > self.max_waiting:
-            wait = self.retry_after_s()
-            raise ApiError(
-                429,
-                f"{self.n_waiting} sequences wait for this model, the most that may:"
-                f" try again in {wait} s",
-                code="rate_limit_exceeded",
-                headers={"Retry-After": str(wait)},
-            )
+            raise self._too_many()
         ticket = _Ticket(n, asyncio.get_running_loop().create_future())
         self._queues.setdefault(client, deque()).append(ticket)
         self.n_waiting += n
@@ -79,6 +90,16 @@ class Gate:
                 self.n_inside -= n
             self._let_in()
             raise
+
+    def _too_many(self) -> ApiError:
+        wait = self.retry_after_s()
+        return ApiError(
+            429,
+            f"{self.n_waiting} sequences wait for this model, the most that may:"
+            f" try again in {wait} s",
+            code="rate_limit_exceeded",
+            headers={"Retry-After": str(wait)},
+        )
 
     def _forget(self, client: str, ticket: _Ticket) -> None:
         queue = self._queues[client]

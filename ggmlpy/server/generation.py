@@ -187,7 +187,11 @@ async def start(
         return [Choice(seeded(request, i), form, note) for request, form in made for i in range(n)]
 
     choices = await call.in_pool(prepare)
-    await call.stack.enter_async_context(hosted.gate.admitted(call.client, len(choices)))
+    n_at_once = len(choices)
+    if "slot" in run:  # where one runs after another
+        n_at_once = 1
+        await call.stack.enter_async_context(hosted.gate.slot(run["slot"]))
+    await call.stack.enter_async_context(hosted.gate.admitted(call.client, n_at_once))
     return Generation(hosted, choices)
 
 

@@ -135,3 +135,38 @@ def test_too_many_are_sent_away() -> None:
         assert requests.gate.n_waiting == 2
 
     run(test, capacity=1, max_waiting=2)
+
+
+def test_who_waits_for_a_slot_delays_no_others() -> None:
+    """They go one after another, in the order of their arrival, and are sent away as others are."""
+
+    async def test() -> None:
+        gate, order, leave = Gate(2, 3), list[str](), asyncio.Event()
+
+        async def run(name: str, slot: int) -> None:
+            async with gate.slot(slot), gate.admitted("a"):
+                order.append(name)
+                await leave.wait()
+
+        tasks = [asyncio.create_task(run(name, 0)) for name in ("first", "second", "third")]
+        await asyncio.sleep(0)
+        assert (gate.n_waiting, gate.n_inside) == (2, 1)
+        async with asyncio.timeout(5), gate.admitted("b"):  # at once
+            assert order == ["first"]
+        other = asyncio.create_task(run("other", 1))
+        await asyncio.sleep(0)
+        assert order == ["first", "other"]
+        waiting = asyncio.create_task(run("gone", 0))
+        await asyncio.sleep(0)
+        with pytest.raises(ApiError) as error:
+            async with gate.slot(0):
+                pass
+        assert (error.value.status, error.value.headers["Retry-After"]) == (429, "1")
+        waiting.cancel()
+        await asyncio.wait((waiting,))
+        leave.set()
+        await asyncio.wait_for(asyncio.gather(*tasks, other), 5)
+        assert order == ["first", "other", "second", "third"]
+        assert (gate.n_waiting, gate.n_inside) == (0, 0)
+
+    asyncio.run(test())

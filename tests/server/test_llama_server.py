@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,18 @@ def test_the_end_of_an_answer_has_its_reason(client: httpx.Client) -> None:
     assert (late["stop_type"], late["has_new_line"]) == ("limit", True)
     assert late["tokens_predicted"] < free["tokens_predicted"]
     assert late["content"] == free["content"][: free["content"].index("\n") + 1]
+
+
+def test_many_requests_for_one_slot(client: httpx.Client) -> None:
+    """Of one request and of several; each has its answer, and the slot."""
+    body = {"prompt": [P, "The cat", "A dog"], "n_predict": 4, "temperature": 0}
+    alone = [each["content"] for each in client.post("/completion", json=body).json()]
+    with ThreadPoolExecutor(6) as pool:
+        pinned = {**body, "id_slot": 2, "n_cmpl": 2}
+        found = list(pool.map(lambda _: client.post("/completion", json=pinned).json(), range(6)))
+    for answers in found:
+        assert [each["content"] for each in answers[::2]] == alone
+        assert {each["id_slot"] for each in answers} == {2}
 
 
 def test_other_names_and_numbers_for_the_same(client: httpx.Client) -> None:
