@@ -23,7 +23,7 @@ from ggmlpy.engine.timings import AnswerTimings
 from ggmlpy.errors import GgmlpyError
 from ggmlpy.server.body import ClientGone, parse_body, parse_list, read_body
 from ggmlpy.server.errors import ApiError, as_openai, of_error
-from ggmlpy.server.events import EventStream, as_json, event, until_gone
+from ggmlpy.server.events import EventStream, as_json, as_json_in_parts, event, until_gone
 from ggmlpy.server.fields import integer, read
 from ggmlpy.server.hosted import Models, in_pool
 from ggmlpy.server.logs import Answered, id_headers, log_request, request_id
@@ -48,6 +48,7 @@ class Call:
     body: dict[str, Any] = field(default_factory=dict)
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     answers: list[Answered] = field(default_factory=list)  # that are complete
+    has_large_answer: bool = False  # whose JSON a thread writes
 
     @property
     def settings(self) -> Settings:
@@ -174,7 +175,11 @@ class Endpoint:
         made = await unless_gone(receive, self._timed(call))
         if isinstance(made, Response):
             return made
-        return Response(as_json(made), media_type="application/json")
+        if call.has_large_answer:
+            written = await call.in_pool(lambda: as_json_in_parts(made))
+        else:
+            written = as_json(made)
+        return Response(written, media_type="application/json")
 
     def _parse(self, raw: bytes) -> dict[str, Any]:
         if self._may_be_empty and not raw.strip():

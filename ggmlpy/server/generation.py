@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -20,7 +21,7 @@ from ggmlpy.server.hosted import Hosted
 from ggmlpy.server.options import read_run
 
 _MOST_ANSWERS = 2048
-_MANY = 128  # pieces, whose result may take longer than a millisecond: a thread makes it
+_MANY = 128  # tokens and log-probabilities: more may take longer than a millisecond to write
 
 
 class OwnForm(ABC):
@@ -47,10 +48,21 @@ class Choice:
     form: Form
     note: Callable[[AnswerTimings, str], None]  # called at its end, with why it ended
     timings: AnswerTimings = field(default_factory=AnswerTimings)  # the last ones
+    logprobs: list[float] = field(
+        default_factory=list
+    )  # of its tokens, if they are asked for; of none its end's
+
+    @property
+    def n_told(self) -> int:
+        """How much is told of a token: itself, and its log-probabilities."""
+        return 1 + (self.request.n_top_logprobs or 0)
 
     def noted(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
         """The pieces, of which at least the last one has timings."""
         for piece in pieces:
+            self.logprobs += [scored.logprob for scored in piece.logprobs]
+            if piece.end_logprob is not None and not self.logprobs:
+                self.logprobs.append(piece.end_logprob.logprob)
             if piece.timings is not None:
                 self.timings = piece.timings
                 if piece.finish_reason is not None:
@@ -61,9 +73,10 @@ class Choice:
 class Generation:
     """The choices of one HTTP request, in an engine that has let it in."""
 
-    def __init__(self, hosted: Hosted, choices: Sequence[Choice]) -> None:
+    def __init__(self, call: Call, hosted: Hosted, choices: Sequence[Choice]) -> None:
         self.hosted = hosted
         self.choices = list(choices)
+        self._call = call
 
     @property
     def _answers(self) -> AsyncAnswers:
@@ -76,12 +89,14 @@ class Generation:
                 stack.enter_context(self._answers.reading(each.request)) for each in self.choices
             ]
             found = []
+            n_all = 0
             for choice, reader in zip(self.choices, readers, strict=True):
                 pieces = list(choice.noted(iter(await reader.all())))
-                if len(pieces) < _MANY:
-                    found.append(_result(iter(pieces), choice.form))
-                else:
-                    found.append(await asyncio.to_thread(_result, iter(pieces), choice.form))
+                n = choice.n_told * max(len(pieces), len(choice.request.prompt))
+                n_all += n
+                make = partial(_result, pieces, choice.form)
+                found.append(make() if n < _MANY else await self._call.in_pool(make))
+            self._call.has_large_answer = n_all >= _MANY
             return found
 
     async def chunks(self) -> AsyncGenerator[list[tuple[int, dict[str, Any]]], None]:
@@ -130,24 +145,29 @@ class _Arrived:
     error: Exception | None = None
 
 
-def _result(pieces: Iterator[Piece], form: Form) -> dict[str, Any]:
+def _result(pieces: Sequence[Piece], form: Form) -> dict[str, Any]:
     if isinstance(form, OwnForm):
-        return form.result(pieces)
-    made: dict[str, Any] = collect(pieces, form)
+        return form.result(iter(pieces))
+    made: dict[str, Any] = collect(iter(pieces), form)
     return made
 
 
 async def _arriving(choice: Choice, reader: Reader) -> AsyncGenerator[list[dict[str, Any]], None]:
-    """The chunks of a choice, together as they have come."""
+    """The chunks of a choice, together as they have come; large ones each by itself."""
     chunks: list[dict[str, Any]] = []
+    is_large = choice.n_told >= _MANY
     for chunk in choice.form.chunks(choice.noted(reader.arrived())):
         if chunk is not NO_CHUNK:
             chunks.append(chunk)
-            continue
+            if not is_large:
+                continue
         if chunks:
             yield chunks
             chunks = []
-        await reader.wait()
+        if chunk is NO_CHUNK:
+            await reader.wait()
+        else:
+            await asyncio.sleep(0)  # others may do something between two of them
     if chunks:
         yield chunks
 
@@ -192,7 +212,7 @@ async def start(
         n_at_once = 1
         await call.stack.enter_async_context(hosted.gate.slot(run["slot"]))
     await call.stack.enter_async_context(hosted.gate.admitted(call.client, n_at_once))
-    return Generation(hosted, choices)
+    return Generation(call, hosted, choices)
 
 
 def seeded(request: Request, i: int) -> Request:

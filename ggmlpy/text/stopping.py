@@ -126,9 +126,9 @@ class _Search:
         self.stop = stop
         self.n_matched = 0
         """The length of the longest prefix of `stop` that the text so far ends with."""
-        self._shorter = [0]  # for each prefix of `stop`: the longest shorter one it ends with
-        for char in stop[1:]:
-            self._shorter.append(self._longer(self._shorter[-1], char))
+        # For each prefix of `stop`, up to the longest that was found: the longest shorter one that
+        # it ends with.
+        self._shorter = [0]
 
     @property
     def complete(self) -> bool:
@@ -142,6 +142,9 @@ class _Search:
             self.n_matched = self._longer(self.n_matched, char)
             if self.complete:
                 return i + 1
+            if self.n_matched > len(self._shorter):
+                last = self.stop[len(self._shorter)]
+                self._shorter.append(self._longer(self._shorter[-1], last))
         return None
 
     def _longer(self, n: int, char: str) -> int:

@@ -164,9 +164,11 @@ def _definitions(tools: Any) -> list[Tool]:
     if not isinstance(tools, Sequence) or isinstance(tools, str | bytes):
         raise ArgumentError(f"tools is {kind_of(tools)}: it must be a list of definitions")
     found = [_definition(tool, f"tools[{i}]") for i, tool in enumerate(tools)]
+    names: set[str] = set()
     for i, tool in enumerate(found):
-        if tool.name in (other.name for other in found[:i]):
+        if tool.name in names:
             raise ArgumentError(f"tools[{i}]: there is another tool with the name {tool.name!r}")
+        names.add(tool.name)
     return found
 
 

@@ -198,6 +198,33 @@ def test_best_of_is_the_most_likely(client: httpx.Client) -> None:
     assert made["usage"]["completion_tokens"] == 36
 
 
+def test_best_of_looks_at_new_tokens_only(client: httpx.Client) -> None:
+    """With an echo too: tokens of the prompt would favour short answers, or long ones."""
+    prompt = "zq zq zq zq zq zq zq"
+    asked = {
+        "prompt": prompt,
+        "max_tokens": 16,
+        "stop": [".", " a", " the", ","],
+        "seed": 3,
+        "temperature": 1.5,
+        "min_p": 0,
+        "top_p": 1,
+        "logprobs": 0,
+        "echo": True,
+    }
+    all_of_them = post(client, "/v1/completions", **asked, n=8)["choices"]
+
+    def mean(choice: dict[str, Any]) -> float:
+        shown = choice["logprobs"]
+        pairs = zip(shown["text_offset"], shown["token_logprobs"], strict=True)
+        values = [value for offset, value in pairs if offset >= len(prompt)]
+        return float(sum(values) / len(values))
+
+    best = max(all_of_them, key=mean)
+    (made,) = post(client, "/v1/completions", **asked, best_of=8)["choices"]
+    assert made["text"] == best["text"]
+
+
 def test_token_ids_echo_and_logprobs(client: httpx.Client, server: Server) -> None:
     tokens = server.llm.tokenize(PROMPT, special=True)
     made = post(

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ggmlpy.server import Settings
+from ggmlpy.server import Settings, endpoint
+from ggmlpy.server.events import as_json, as_json_in_parts
 from tests.server.conftest import Server, open_model, running, wait_for
 
 LONG = {"prompt": "Once upon a time", "max_tokens": 500, "ignore_eos": True}
@@ -40,6 +44,39 @@ def test_a_client_that_leaves_frees_its_sequence(server: Server, stream: bool) -
     wait_for(server.is_idle)
     assert time.monotonic() - started < 5
     assert server.llm.timings.n_generated < 500
+
+
+@pytest.mark.parametrize("n_probs", [3, 300])
+def test_what_is_large_is_written_elsewhere(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, n_probs: int
+) -> None:
+    """Not in the thread of the event loop, where others would wait for it."""
+    threads: list[str] = []
+
+    def told(data: object) -> bytes:
+        threads.append(threading.current_thread().name)
+        return as_json_in_parts(data)
+
+    monkeypatch.setattr(endpoint, "as_json_in_parts", told)
+    body = {**LONG, "n_predict": 4, "n_probs": n_probs, "temperature": 0}
+    whole = client.post("/completion", json=body).json()["completion_probabilities"]
+    assert [len(each["top_logprobs"]) for each in whole] == [n_probs] * 4
+    assert [name.startswith("ggmlpy-prompts") for name in threads] == [True] * (n_probs > 100)
+    with client.stream("POST", "/completion", json={**body, "stream": True}) as stream:
+        lines = [json.loads(line[6:]) for line in stream.iter_lines() if line]
+    assert [p for line in lines for p in line.get("completion_probabilities", ())] == whole
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda each: st.lists(each, max_size=40) | st.dictionaries(st.text(), each, max_size=40),
+    max_leaves=200,
+)
+
+
+@given(JSON)
+def test_json_in_parts_is_the_same(data: object) -> None:
+    assert as_json_in_parts(data) == as_json(data)
 
 
 def test_a_client_that_leaves_while_it_waits() -> None:

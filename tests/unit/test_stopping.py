@@ -166,3 +166,10 @@ def test_each_character_is_compared_few_times() -> None:
         for char in text:
             checker.push(char)
         assert CountingStr.n_read <= 4 * (len(text) + len(stop))
+
+
+def test_a_long_stop_costs_nothing_before_its_beginning_comes() -> None:
+    CountingStr.n_read = 0
+    checker = StopChecker([CountingStr("ab" * 100_000)])
+    assert checker.push("xab" * 10) == ("xab" * 10)[:-2]
+    assert CountingStr.n_read <= 200

@@ -13,7 +13,7 @@ from ggmlpy.llama import Llama
 from ggmlpy.server.endpoint import Call
 from ggmlpy.server.errors import invalid
 from ggmlpy.server.fields import flag, integer, mapping, needed, read, text, wrong
-from ggmlpy.server.generation import check_answers, start
+from ggmlpy.server.generation import Choice, check_answers, start
 from ggmlpy.server.llama.infill import check_infill, infill_tokens
 from ggmlpy.server.openai.chat import MOST_CHOICES, wanted_in_chunks
 from ggmlpy.server.openai.results import events, whole
@@ -64,10 +64,13 @@ async def completions(call: Call) -> Response | dict[str, Any]:
     generation = await start(call, hosted, make, best_of)
     if asked.get("stream"):
         return call.stream(events(generation, best_of, **wanted_in_chunks(call.body)))
-    results = await generation.whole()
+    results, choices = await generation.whole(), generation.choices
     if best_of > n:
-        groups = [results[i : i + best_of] for i in range(0, len(results), best_of)]
-        results = [each for group in groups for each in sorted(group, key=_badness)[:n]]
+        results = [
+            results[i]
+            for start in range(0, len(results), best_of)
+            for i in sorted(range(start, start + best_of), key=lambda i: _badness(choices[i]))[:n]
+        ]
     if "logprobs" not in asked:
         for each in results:
             each["choices"][0]["logprobs"] = None
@@ -111,8 +114,6 @@ def _is_token(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _badness(result: dict[str, Any]) -> float:
-    """Of a result with log-probabilities: OpenAI's best one has the highest mean of a token."""
-    logprobs = (result["choices"][0]["logprobs"] or {}).get("token_logprobs") or []
-    known = [each for each in logprobs if each is not None]
-    return -sum(known) / len(known) if known else 0.0
+def _badness(choice: Choice) -> float:
+    """OpenAI's best choice has the highest mean of its tokens' log-probabilities."""
+    return -sum(choice.logprobs) / len(choice.logprobs) if choice.logprobs else 0.0
