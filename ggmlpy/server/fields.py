@@ -15,6 +15,7 @@ from typing import Any
 from ggmlpy.server.errors import ApiError, invalid
 
 Kind = Callable[[str, Any], Any]  # (the field's name, its value) -> what is meant
+_MOST_TOOLS = 1024  # each has its schema compiled
 _MOST_BITS = 63  # of an integer without its sign
 
 
@@ -125,6 +126,12 @@ def listed(kind: Kind, *, least: int = 0, most: int | None = None) -> Kind:
         return [kind(f"{name}[{i}]", item) for i, item in enumerate(value)]
 
     return read_list
+
+
+def tool_list(name: str, value: Any) -> list[dict[str, Any]]:
+    """The definitions of tools, which something else checks."""
+    found: list[dict[str, Any]] = listed(mapping, most=_MOST_TOOLS)(name, value)
+    return found
 
 
 def one_of(*names: str) -> Kind:

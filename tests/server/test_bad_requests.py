@@ -17,6 +17,7 @@ from tests.server.conftest import Server, running
 TEXT = "/v1/completions"
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
+MANY_TOOLS = [{"type": "function", "function": {"name": f"f{i}"}} for i in range(1025)]
 
 
 def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
@@ -95,6 +96,7 @@ def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
             "response_format",
         ),
         (CHAT, {"messages": HELLO, "tools": [1]}, "tools[0]"),
+        (CHAT, {"messages": HELLO, "tools": MANY_TOOLS}, "tools"),
         (CHAT, {"messages": HELLO, "tools": [{"type": "function"}]}, "tools"),
         (CHAT, {"messages": HELLO, "tool_choice": "sometimes"}, "tool_choice"),
         (CHAT, {"messages": HELLO, "functions": []}, "functions"),

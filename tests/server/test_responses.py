@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from ggmlpy.server import Settings
-from ggmlpy.server.openai.response_items import read_input
+from ggmlpy.server.openai.response_items import read_input, read_tools
 from tests.server.conftest import MODEL, Server, named_events, open_model, running
 from tests.server.test_anthropic import CALL, TEMPLATE, WEATHER, saying
 
@@ -224,6 +224,17 @@ def test_a_conversation() -> None:
         {"role": "tool", "tool_call_id": "b", "name": "now", "content": "9"},
         {"role": "user", "content": "And now?"},
     ]
+
+
+def test_some_tools_may_be_allowed() -> None:
+    tools = [{"type": "function", "name": name} for name in ("now", "weather")]
+    choice = {"type": "allowed_tools", "mode": "required", "tools": tools[:1]}
+    made = read_tools({"tools": tools, "tool_choice": choice})["tool_choice"]
+    allowed = [{"type": "function", "function": {"name": "now"}}]
+    assert made == {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": "required", "tools": allowed},
+    }
 
 
 IMAGE = {"type": "input_image", "image_url": "http://localhost/a.png"}

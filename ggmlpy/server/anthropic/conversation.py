@@ -23,6 +23,7 @@ from ggmlpy.server.fields import (
     one_of,
     read,
     text,
+    tool_list,
 )
 
 Message = dict[str, Any]
@@ -159,7 +160,7 @@ def _titled(at: str, block: Mapping[str, Any], names: Sequence[str], content: st
 
 def read_tools(body: Mapping[str, Any]) -> dict[str, Any]:
     """`tools`, `tool_choice` and `parallel_tool_calls` as in OpenAI's API. Raises ApiError."""
-    asked = read(body, {"tools": listed(mapping), "tool_choice": mapping})
+    asked = read(body, {"tools": tool_list, "tool_choice": mapping})
     made: dict[str, Any] = {}
     if asked.get("tools"):
         made["tools"] = [_tool(f"tools[{i}]", each) for i, each in enumerate(asked["tools"])]

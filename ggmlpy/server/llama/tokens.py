@@ -15,6 +15,7 @@ from ggmlpy.server.fields import (
     needed,
     read,
     text,
+    tool_list,
 )
 from ggmlpy.server.llama.prompts import read_prompt
 from ggmlpy.server.openai.chat_messages import template_messages
@@ -24,7 +25,7 @@ from ggmlpy.tools import Conversation, template_variables, tool_use
 _TOKENIZE = {"model": text, "add_special": flag, "parse_special": flag, "with_pieces": flag}
 _TEMPLATE = {
     "model": text,
-    "tools": listed(mapping),
+    "tools": tool_list,
     "tool_choice": either(text, mapping, must="a string, or an object that names a function"),
     "parallel_tool_calls": flag,
     "chat_template_kwargs": mapping,

@@ -21,6 +21,7 @@ from ggmlpy.server.fields import (
     needed,
     read,
     text,
+    tool_list,
 )
 from ggmlpy.server.generation import Generation, start
 from ggmlpy.server.hosted import Hosted
@@ -32,7 +33,7 @@ MOST_CHOICES = 128
 _CHAT = {
     "logprobs": flag,
     "top_logprobs": integer(0, 20),
-    "tools": listed(mapping),
+    "tools": tool_list,
     "tool_choice": either(text, mapping, must="a string, or an object that names a function"),
     "parallel_tool_calls": flag,
     "chat_template_kwargs": mapping,

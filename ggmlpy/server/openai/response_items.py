@@ -25,6 +25,7 @@ from ggmlpy.server.fields import (
     one_of,
     read,
     text,
+    tool_list,
     wrong,
 )
 
@@ -168,7 +169,7 @@ def _text_of(at: str, content: Any) -> str:
 
 def read_tools(body: Mapping[str, Any]) -> dict[str, Any]:
     """`tools` and `tool_choice` as in chat completions. Raises ApiError."""
-    asked = read(body, {"tools": listed(mapping), "tool_choice": anything})
+    asked = read(body, {"tools": tool_list, "tool_choice": anything})
     made: dict[str, Any] = {}
     if asked.get("tools"):
         made["tools"] = [_tool(f"tools[{i}]", each) for i, each in enumerate(asked["tools"])]
