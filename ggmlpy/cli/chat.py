@@ -24,12 +24,12 @@ from ggmlpy.cli.options import ModelOptions
 from ggmlpy.cli.reasoning_options import ReasoningOptions, reasoning_options
 from ggmlpy.cli.sampling_options import SamplingOptions
 from ggmlpy.cli.show import say
+from ggmlpy.cli.template_options import TemplateOptions, template_options
 from ggmlpy.cli.text_options import NO_LIMIT, TextOptions, text_options
 from ggmlpy.errors import BadBatch, CacheFull, FileError, TemplateError, TokenizerError
 from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
-    from ggmlpy.gguf.overrides import Scalar
     from ggmlpy.grammar import Grammar
     from ggmlpy.llama import Llama
 
@@ -54,23 +54,12 @@ Ctrl-C stops an answer; the part that was written stays in the conversation."""
 @option("file", "-f --file FILE", "Read the first message from a file.", type=options.FILE)
 @options.escape
 @flag("single_turn", "-st --single-turn", "End after the first answer.")
-@option(
-    "template",
-    "--chat-template NAME|TEMPLATE",
-    "A chat template in jinja2, or the name of one, such as chatml, llama3 or gemma.",
-    show_default="the file's",
-)
-@option(
-    "template_file",
-    "--chat-template-file FILE",
-    "Read the chat template from a file.",
-    type=options.FILE,
-)
 @text_options
 @flag("quiet", "-q --quiet --no-show-timings", "Do not report the speed after an answer.")
 @options.model_options
 @options.sampling_options
 @grammar_options
+@template_options
 @reasoning_options
 @draft_options
 @adapter_options
@@ -82,13 +71,12 @@ def chat(
     file: Path | None,
     escape: bool | None,
     single_turn: bool,
-    template: str | None,
-    template_file: Path | None,
     ending: TextOptions,
     quiet: bool,
     setup: ModelOptions,
     sampling: SamplingOptions,
     form: GrammarOptions,
+    template: TemplateOptions,
     reasoning: ReasoningOptions,
     draft: DraftOptions,
     adapters: AdapterOptions,
@@ -109,7 +97,7 @@ def chat(
     grammar, draft_model, variables = form.made(), draft.source(), reasoning.as_arguments()
     system = _text("-sys", system, "-sysf", system_file)
     first = _text("-p", prompt, "-f", file, escape=escape)
-    overrides = _of_template(_text("--chat-template", template, "", template_file))
+    overrides = template.overrides()
     more = {"draft_model": draft_model, "overrides": overrides, **adapters.arguments()}
     llm = common.open_model(model or packaged_model(), setup, **more)
     _check(llm)
@@ -148,15 +136,6 @@ def _text(
         both = f"{name} and {file_name or f'{name}-file'}"
         raise click.UsageError(f"{both} cannot be used together.")
     return common.read_text(text, file, escape=escape)
-
-
-def _of_template(template: str | None) -> dict[str, Scalar]:
-    """What puts a template in place of the file's. Raises TemplateError."""
-    if template is None:
-        return {}
-    from ggmlpy.text.named_templates import template_source
-
-    return {"tokenizer.chat_template": template_source(template)}
 
 
 def _check(llm: Llama) -> None:

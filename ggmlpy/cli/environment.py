@@ -15,7 +15,7 @@ _PLAIN = (
     " --frequency-penalty --spec-draft-n-max --spec-draft-n-min --spec-draft-p-min"
     " --n-gpu-layers-draft --spec-draft-model --spec-type --cache-ram --kv-unified --alias --host"
     " --port --cors-origins --ui --api-key-file --ssl-key-file --ssl-cert-file --timeout"
-    " --models-dir --models-max --models-autoload"
+    " --models-dir --models-max --models-autoload --chat-template --chat-template-file --pooling"
 )
 ENVIRONMENT = {
     **{f"LLAMA_ARG_{name[2:].upper().replace('-', '_')}": name for name in _PLAIN.split()},

@@ -179,9 +179,6 @@ ABSENT = (
     ),
     _row("-e --escape --no-escape", "texts come in JSON", "serve"),
     _row("-sp --special", "not supported: control tokens are not shown", "serve"),
-    _row(
-        "--chat-template --chat-template-file", "the template of the model's file counts", "serve"
-    ),
     _row("-nocb --no-cont-batching", "requests are batched continuously always", "serve"),
     _row("--no-cache-prompt", "answers do not depend on what is reused", "serve"),
     _row("--no-cache-idle-slots", "--cache-ram 0 keeps nothing", "serve"),
@@ -189,7 +186,6 @@ ABSENT = (
     _row("--cache-reuse -cms --checkpoint-min-step", "not supported", "serve"),
     _row("--kv-unified-per-slot", "not supported: a sequence may have all that is free", "serve"),
     _row("--spm-infill", "not supported: the prefix comes first", "serve"),
-    _row("--pooling", "the model's file says how embeddings are pooled", "serve"),
     _row("--lora-init-without-apply", "--lora-scaled FILE:0 loads an adapter so", "serve"),
     _row(
         "--cors-methods --cors-headers --cors-credentials --no-cors-credentials",

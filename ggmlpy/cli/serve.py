@@ -34,6 +34,7 @@ from ggmlpy.cli.server_options import (
     server_options,
 )
 from ggmlpy.cli.show import console, say
+from ggmlpy.cli.template_options import TemplateOptions, template_options
 from ggmlpy.common.quoting import printable
 from ggmlpy.errors import AllocationError, ArgumentError, MissingPackage
 from ggmlpy.packaged import packaged_model
@@ -54,6 +55,7 @@ N_PARALLEL = 8  # without -np
 @server_options
 @options.model_options
 @options.sampling_options
+@template_options
 @draft_options
 @adapter_options
 @cluster_options
@@ -65,6 +67,7 @@ def serve(
     server: ServerOptions,
     setup: ModelOptions,
     sampling: SamplingOptions,
+    template: TemplateOptions,
     draft: DraftOptions,
     adapters: AdapterOptions,
     cluster: ClusterOptions,
@@ -94,6 +97,7 @@ def serve(
         "kv_layout": "unified" if kv_unified else kv_layout or "unified",
         "cache_ram": server.cache_mib,
         "draft_model": draft.source(),
+        "overrides": template.overrides(),
         **adapters.arguments(),
     }
     settings = server.settings(defaults)
@@ -201,7 +205,7 @@ def _serve_on_ray(
 
 
 def _of_any_model(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Those that do not belong to the model of -m alone: its draft, its adapters."""
+    """Those that do not belong to the model of -m alone: its template, its draft, its adapters."""
     return {name: arguments[name] for name in ("n_seq_max", "kv_layout", "cache_ram")}
 
 

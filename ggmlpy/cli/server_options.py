@@ -150,6 +150,14 @@ class ServerOptions(SharedOptions):
         "Sequences that may wait for their turn; more requests are refused with status 429.",
         type=Whole(0),
     )
+    pooling: str | None = setting(
+        None,
+        "--pooling KIND",
+        "What makes an embedding of a text's tokens: mean, cls (the first), last, none (/embedding"
+        " gives all), or rank (the scores of a reranker).",
+        type=click.Choice(("none", "mean", "cls", "last", "rank")),
+        show_default="what the file says",
+    )
     metrics: bool = setting(False, "--metrics", "Have /metrics, for Prometheus.", is_flag=True)
     props: bool = setting(False, "--props", "Let clients change settings at /props.", is_flag=True)
     slots: bool = setting(True, "--slots/--no-slots", "Have /slots, which shows what runs.")
@@ -188,6 +196,7 @@ class ServerOptions(SharedOptions):
             max_stored_bytes=self.store_ram * 2**20,
             max_waiting=self.max_waiting,
             timeout_s=self.timeout,
+            pooling=self.pooling,
             slots=self.slots,
             metrics=self.metrics,
             props=self.props,

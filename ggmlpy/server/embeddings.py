@@ -23,13 +23,19 @@ _MUST = "a string, a list of strings, a list of token ids, or a list of such lis
 Tokens = list[list[int]]
 
 
-def pooling_for(llm: Llama) -> Pooling:
-    """What makes one embedding of a text: the file's pooling. Where it has none, the last token of
-    a decoder, which has seen all others, and the mean of an encoder.
+def pooling_for(call: Call, llm: Llama) -> Pooling:
+    """The server's pooling, or else that of the model's file."""
+    chosen = call.settings.pooling
+    return pooling_of(llm.model) if chosen is None else Pooling.named(chosen)
+
+
+def one_pooling_for(call: Call, llm: Llama) -> Pooling:
+    """What makes one embedding of a text: `pooling_for`. Where that is none, the last token of a
+    decoder, which has seen all others, and the mean of an encoder.
 
     Raises ApiError for a reranker.
     """
-    found = pooling_of(llm.model)
+    found = pooling_for(call, llm)
     if found is Pooling.RANK:
         raise invalid("model", "the model is a reranker, which gives scores: use /v1/rerank")
     if found is not Pooling.NONE:

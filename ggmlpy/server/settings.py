@@ -22,6 +22,7 @@ class Settings:
     send_timeout_s: float = 60.0  # in which a client must read what is sent
     timeout_s: float = 3600.0  # for a whole request, with its time in the queue
     ping_s: float = 15.0  # after which a stream that is silent sends a comment
+    pooling: str | None = None  # a name of engine.embeddings.Pooling; None: what the file says
     slots: bool = True  # whether /slots is there
     metrics: bool = False  # whether /metrics is there
     props: bool = False  # whether POST /props is

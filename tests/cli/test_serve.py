@@ -51,6 +51,7 @@ def test_a_port_that_is_taken(run: Run) -> None:
     ("arguments", "said"),
     [
         (["--host", "no.such.host.invalid"], "--host no.such.host.invalid: there is no such"),
+        (["--chat-template", "chatnl"], "'chatnl' is no chat template, nor the name of one"),
         (["--api-key-file", "missing.txt"], "there is no such file"),
         (["--models-dir", "missing"], "--models-dir missing: there is no such folder"),
         (["--ssl-key-file", "a", "--ssl-cert-file", "b"], "there is no such file"),
@@ -65,6 +66,10 @@ def test_what_cannot_be_used(run: Run, arguments: list[str], said: str) -> None:
     [
         (["--ssl-key-file", "a"], "--ssl-key-file and --ssl-cert-file are needed together"),
         (["--api-key", ","], "the key is empty"),
+        (
+            ["--chat-template", "chatml", "--chat-template-file", "a"],
+            "--chat-template and --chat-template-file cannot be used together",
+        ),
         (["-np", "0"], "0 is not in 1 … 256"),
         (["--port", "70000"], "70000 is not in 0 … 65535"),
     ],
@@ -115,6 +120,26 @@ def test_a_server_reloads_its_keys_and_stops(tmp_path: Path) -> None:
         200, 401, "reloaded", 401, 200,
     ]  # fmt: skip
     assert "first" not in log.read_text()
+
+
+def test_a_chat_template_in_place_of_the_files(tmp_path: Path) -> None:
+    """By name, and with the pooling of embeddings as another setting of llama-server's."""
+    options = ["--port", "0", "--chat-template", "chatml", "--pooling", "mean", "--log-disable"]
+    with start("serve", *options, stdout=subprocess.DEVNULL) as server:
+        assert server.stderr is not None
+        url = re.search(r"http://127\.0\.0\.1:\d+", server.stderr.readline().decode())
+        assert url is not None
+
+        def post(path: str, **body: Any) -> Any:
+            with urlopen(Request(url[0] + path, json.dumps(body).encode()), timeout=60) as response:
+                return json.load(response)
+
+        made = post("/apply-template", messages=[{"role": "user", "content": "Hi"}])
+        assert made["prompt"] == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+        [pooled] = post("/embedding", content="Once upon a time")
+        assert len(pooled["embedding"]) == 1  # of all tokens together
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) in (0, -signal.SIGTERM)
 
 
 def test_variables_are_llama_servers() -> None:

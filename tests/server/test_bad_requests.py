@@ -210,7 +210,9 @@ def test_api_keys() -> None:
         for headers in good:
             assert client.post(TEXT, json=body, headers=headers).status_code == 200
         assert client.get("/health").status_code == 200
-        assert client.get("/v1/models").status_code == 200
+        for path in ("/v1/models", "/v1/models/stories", "/models"):  # by them keys are tried
+            assert error_of(client.get(path), 401)["code"] == "invalid_api_key"
+            assert client.get(path, headers=good[0]).status_code == 200
 
 
 def test_a_body_that_is_too_large() -> None:

@@ -351,10 +351,13 @@ def test_nobody_watches_a_view_that_is_hidden(page: Page, server: Server) -> Non
 
 def test_a_key_is_asked_for(browser: Browser) -> None:
     with running(Settings(api_keys=frozenset({"secret"}))) as server:
-        page = opened(browser, server)
-        page.wait("document.getElementById('key-dialog').open")  # of the engine's view
+        page = browser.page()
+        page.size(1280, 900)
+        page.go(f"{server.url}/")
+        page.wait("document.getElementById('key-dialog').open")  # of the models, and of the view
         page.type("secret")
         page.press("Enter")
+        page.wait("document.getElementById('model').options.length === 1")
         page.wait("document.getElementById('engine-state').textContent === 'idle'")
         say(page, "Hello")
         assert answer(page)

@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from ggmlpy import Llama
+from ggmlpy.server import Settings
 from tests.engine.test_embeddings import with_words
 from tests.models.seeded import write_seeded
 from tests.models.seeded_specs import SPECS
@@ -38,6 +39,18 @@ def reranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def opened(folder: Path, **keys: Any) -> Llama:
     path = write_seeded(folder, "model", with_words(SPECS["bert"], **keys))
     return Llama(path, n_ctx=64, n_ubatch=64, n_threads=2)
+
+
+def test_the_servers_pooling(tmp_path: Path) -> None:
+    """In place of the file's, for both APIs."""
+    settings = Settings(pooling="cls")
+    with running(settings, open=lambda: opened(tmp_path, pooling_type=1)) as made:
+        wanted = made.llm.embed(TEXTS[1], pooling="cls")
+        [first] = post(made, "/v1/embeddings", input=TEXTS[1])["data"]
+        assert first["embedding"] == wanted.tolist()
+        [second] = post(made, "/embedding", content=TEXTS[1])
+        assert second["embedding"] == [wanted.tolist()]
+        assert wanted.tolist() != made.llm.embed(TEXTS[1], pooling="mean").tolist()
 
 
 def post(server: Server, path: str, **body: Any) -> Any:

@@ -6,8 +6,14 @@ from typing import Any
 
 from starlette.responses import Response
 
-from ggmlpy.engine.embeddings import Pooling, Vector, pooling_of, scaled
-from ggmlpy.server.embeddings import answer, as_base64, embedded, read_texts
+from ggmlpy.engine.embeddings import Pooling, Vector, scaled
+from ggmlpy.server.embeddings import (
+    answer,
+    as_base64,
+    embedded,
+    pooling_for,
+    read_texts,
+)
 from ggmlpy.server.endpoint import Call
 from ggmlpy.server.errors import invalid
 from ggmlpy.server.fields import anything, integer, needed, one_of, read, text
@@ -27,7 +33,7 @@ async def embedding(call: Call) -> Response:
     given = needed(call.body, name, anything)
     hosted = await call.stack.enter_async_context(call.models.using(asked.get("model")))
     llm = hosted.llm.llama
-    pooling = pooling_of(llm.model)
+    pooling = pooling_for(call, llm)
     is_base64 = asked.get("encoding_format") == "base64"
     if is_base64 and pooling is Pooling.NONE:
         raise invalid("encoding_format", "encoding_format is base64: without pooling it is float")

@@ -11,7 +11,7 @@ from ggmlpy.server.embeddings import (
     answer,
     as_base64,
     embedded,
-    pooling_for,
+    one_pooling_for,
     read_texts,
     usage_of,
 )
@@ -32,7 +32,7 @@ async def embeddings(call: Call) -> Response:
     given = needed(call.body, "input", anything)
     hosted = await call.stack.enter_async_context(call.models.using(asked.get("model")))
     llm = hosted.llm.llama
-    pooling = pooling_for(llm)
+    pooling = one_pooling_for(call, llm)
     n_embd = llm.n_embd()
     if asked.get("dimensions", n_embd) != n_embd:
         raise invalid(
