@@ -150,8 +150,7 @@ class _Progress:
             raise FileError(f"the answers cannot be written: {error.strerror}") from None
         response = answer["response"]
         self._n_refused += response["status_code"] != 200
-        usage = (response["body"] or {}).get("usage") or {}
-        self._n_tokens += usage.get("completion_tokens", 0)
+        self._n_tokens += _n_tokens(response["body"])
         rate = self._n_tokens / (perf_counter() - self._started)
         self._bar.update(self._task, advance=1, speed=f"{rate:.0f} tokens/s")
 
@@ -163,6 +162,14 @@ class _Progress:
             f"{self._n_requests} requests answered{refused}: {self._n_tokens} tokens in"
             f" {spent:.1f} s, {self._n_tokens / spent:.1f} tokens/s"
         )
+
+
+def _n_tokens(body: Any) -> int:
+    """Of an answer, as its API counts them: /embedding has a list, and no count."""
+    usage = body.get("usage") if isinstance(body, dict) else None
+    if not isinstance(usage, dict):
+        return 0
+    return int(usage.get("completion_tokens", usage.get("output_tokens", 0)))
 
 
 def _opened(path: Path) -> IO[str]:

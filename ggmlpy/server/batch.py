@@ -26,8 +26,11 @@ from ggmlpy.common.quoting import printable
 from ggmlpy.errors import FileError
 from ggmlpy.server.body import parse_body
 from ggmlpy.server.errors import ApiError
+from ggmlpy.server.events import as_json
 
 _METHODS = ("POST", "GET")
+_ID = "batch_req_"
+_BEGINNING = f'{{"id": "{_ID}'.encode()  # of each line of answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ def _line_of(number: int, data: dict[str, Any]) -> Line:
 def read_done(path: Path) -> set[str]:
     """The custom_ids that a file of answers has. A last line that was cut is removed from it.
 
-    Raises FileError for a file of something else.
+    Raises FileError for a file of something else, which is left as it is.
     """
     if not path.is_file():  # none yet, or a pipe
         return set()
@@ -98,21 +101,30 @@ def read_done(path: Path) -> set[str]:
     end = 0
     with _opened(path) as file:
         for number, raw in enumerate(file, start=1):
-            if not raw.endswith(b"\n"):
-                break  # cut while it was written
-            try:
-                data = json.loads(raw)
-                custom_id, _ = data["custom_id"], data["response"]
-            except (ValueError, KeyError, TypeError):
+            is_cut = not raw.endswith(b"\n")  # while it was written
+            custom_id = _answered(raw)
+            if raw[: len(_BEGINNING)] != _BEGINNING[: len(raw)] if is_cut else custom_id is None:
                 raise FileError(
                     f"{printable(path.name)}, line {number}: not an answer of a batch; give the"
                     " name of another file"
-                ) from None
-            found.add(custom_id)
+                )
+            if is_cut:
+                break
+            found.add(str(custom_id))
             end += len(raw)
     if end < path.stat().st_size:
         os.truncate(path, end)
     return found
+
+
+def _answered(raw: bytes) -> str | None:
+    """The custom_id of a line of answers; None for any other line."""
+    try:
+        data = json.loads(raw)
+        custom_id, _ = data["custom_id"], data["response"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return custom_id if isinstance(custom_id, str) else None
 
 
 async def run_batch(
@@ -143,19 +155,28 @@ async def _answer(app: Starlette, line: Line) -> dict[str, Any]:
     """The line of an answer. Requests that are refused have one too, with the error."""
     status, body = await ask(app, line.method, line.url, line.body)
     return {
-        "id": f"batch_req_{uuid.uuid4().hex}",
+        "id": f"{_ID}{uuid.uuid4().hex}",
         "custom_id": line.custom_id,
         "response": {
             "status_code": status,
             "request_id": f"req_{uuid.uuid4().hex}",
-            "body": json.loads(body) if body else None,
+            "body": _content(body),
         },
         "error": None,
     }
 
 
+def _content(body: bytes) -> Any:
+    """JSON, or else the text, as that of /metrics."""
+    try:
+        return json.loads(body) if body else None
+    except ValueError:
+        return body.decode(errors="replace")
+
+
 async def ask(app: Starlette, method: str, path: str, body: Any) -> tuple[int, bytes]:
-    """The status and the body of an application's answer to one request."""
+    """The status and the body of an application's answer to one request. Streams, such as that of
+    /engine, may have no end: they are left at once, and answered with an error."""
     raw = json.dumps(body).encode() if method == "POST" else b""
     path, _, query = path.partition("?")
     scope = {
@@ -173,22 +194,31 @@ async def ask(app: Starlette, method: str, path: str, body: Any) -> tuple[int, b
         "server": None,
         "state": {},
     }
-    is_sent = False
+    is_sent = is_stream = False
+    gone = asyncio.Event()  # set when the stream is left
     status, parts = 500, []
 
     async def receive() -> dict[str, Any]:
         nonlocal is_sent
         if is_sent:
-            await asyncio.get_running_loop().create_future()  # the client stays
+            await gone.wait()
+            return {"type": "http.disconnect"}
         is_sent = True
         return {"type": "http.request", "body": raw, "more_body": False}
 
     async def send(message: Any) -> None:
-        nonlocal status
+        nonlocal status, is_stream
         if message["type"] == "http.response.start":
             status = message["status"]
-        else:
+            kind = dict(message["headers"]).get(b"content-type", b"")
+            if kind.startswith(b"text/event-stream"):
+                is_stream = True
+                gone.set()
+        elif not is_stream:
             parts.append(message.get("body", b""))
 
     await app(scope, receive, send)
+    if is_stream:
+        refusal = ApiError(400, f"{path:.200} is a stream: answers of a batch are not streamed")
+        return refusal.status, as_json(refusal.as_dict())
     return status, b"".join(parts)

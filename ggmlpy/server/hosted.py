@@ -109,6 +109,8 @@ class Models:
         self.sleep_idle_s = sleep_idle_s
         self._by_name = {name: each for each in reversed(self.all) for name in each.names}
         self._loading = asyncio.Lock()  # one at a time: it takes all threads and much memory
+        self._loads: set[asyncio.Task[None]] = set()  # that run, though who asked may be gone
+        self._reloading = asyncio.Lock()
         self._open = asyncio.Event()  # cleared while models are loaded anew
         self._open.set()
         self._left = asyncio.Event()  # set when a request leaves
@@ -137,7 +139,7 @@ class Models:
         hosted.n_using += 1
         try:
             if not hosted.is_loaded:
-                if hosted.status is Status.UNLOADED and not self._may_load(hosted):
+                if hosted.status in (Status.UNLOADED, Status.FAILED) and not self._may_load(hosted):
                     raise ApiError(
                         400,
                         f'the model "{hosted.name}" is not loaded: POST /models/load loads it',
@@ -164,7 +166,22 @@ class Models:
         return self.autoload or hosted is self.all[0]
 
     async def load(self, hosted: Hosted) -> None:
-        """Load a model, unless it is loaded. Raises ApiError."""
+        """Load a model, unless it is loaded. Raises ApiError.
+
+        It goes on where the task that asks is cancelled: a thread cannot be stopped, and a model
+        whose clients are less patient than its loading takes would never be there.
+        """
+        task = asyncio.ensure_future(self._load_in_turn(hosted))
+        self._loads.add(task)
+        task.add_done_callback(self._end_load)
+        await asyncio.shield(task)
+
+    def _end_load(self, task: asyncio.Task[None]) -> None:
+        self._loads.discard(task)
+        if not task.cancelled():
+            task.exception()  # it was raised where the task was awaited, and logged
+
+    async def _load_in_turn(self, hosted: Hosted) -> None:
         async with self._loading:
             if hosted.is_loaded:
                 return
@@ -203,17 +220,18 @@ class Models:
     async def reload(self) -> None:
         """Load the loaded models anew, as their files are now. Requests that run end first, others
         wait. Raises ApiError."""
-        self._open.clear()
-        try:
-            while any(each.n_using for each in self.all):
-                self._left.clear()
-                await self._left.wait()
-            async with self._loading:
-                for hosted in [each for each in self.all if each.is_loaded]:
-                    await hosted.unload()
-                    await self._load(hosted)
-        finally:
-            self._open.set()
+        async with self._reloading:  # the end of one lets requests in, which another one would cut
+            self._open.clear()
+            try:
+                while any(each.n_using for each in self.all):
+                    self._left.clear()
+                    await self._left.wait()
+                async with self._loading:
+                    for hosted in [each for each in self.all if each.is_loaded]:
+                        await hosted.unload()
+                        await self._load(hosted)
+            finally:
+                self._open.set()
 
     async def sleep_when_idle(self) -> None:
         """Unload models that nobody asks for. Never returns."""
@@ -226,7 +244,8 @@ class Models:
                         await each.unload(Status.SLEEPING)
 
     async def close(self) -> None:
-        """Unload all of them."""
+        """Unload all of them, those that are being loaded too."""
+        await asyncio.gather(*self._loads, return_exceptions=True)
         for each in self.all:
             await each.unload()
 

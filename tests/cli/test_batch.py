@@ -83,6 +83,39 @@ def test_it_goes_on_where_it_was_cut(run: Run, tmp_path: Path) -> None:
     assert out.read_bytes().splitlines(keepends=True) == again
 
 
+def test_cut_at_any_byte(tmp_path: Path) -> None:
+    """What kill -9 leaves: the whole lines are kept, the rest is removed."""
+    lines = [
+        b'{"id": "batch_req_%d", "custom_id": "%d", "response": {}}\n' % (i, i) for i in range(2)
+    ]
+    out = tmp_path / "out.jsonl"
+    for n in range(len(b"".join(lines)) + 1):
+        out.write_bytes(b"".join(lines)[:n])
+        n_whole = (n >= len(lines[0])) + (n == len(b"".join(lines)))
+        assert read_done(out) == {str(i) for i in range(n_whole)}
+        assert out.read_bytes() == b"".join(lines[:n_whole])
+
+
+def test_answers_that_are_no_objects(run: Run, tmp_path: Path) -> None:
+    """Lists, pages and streams without an end stop nothing."""
+    message = {"max_tokens": 2, "messages": [{"role": "user", "content": "Hello"}]}
+    lines = [
+        {"custom_id": "list", "url": "/embedding", "body": {"content": "Hello"}},
+        {"custom_id": "page", "method": "GET", "url": "/", "body": {}},
+        {"custom_id": "stream", "method": "GET", "url": "/engine", "body": {}},
+        {"custom_id": "message", "url": "/v1/messages", "body": message},
+    ]
+    out = tmp_path / "out.jsonl"
+    done = run("batch", str(write(tmp_path / "in.jsonl", lines)), str(out))
+    assert done.code == 0, done.err
+    found = answers_in(out)
+    assert isinstance(found["list"]["body"], list)
+    assert found["page"]["body"].startswith("<!doctype html>")
+    assert found["stream"]["status_code"] == 400
+    assert "/engine is a stream" in found["stream"]["body"]["error"]["message"]
+    assert "4 requests answered, 1 of them refused: 2 tokens" in done.err
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -115,6 +148,15 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="line 1: not an answer"):
         read_done(other)
     assert other.read_text() == "a\nb"
+    for text in (
+        "one line without its end",
+        json.dumps(request("a")),
+        '{"custom_id": [], "response": 1}\n',
+    ):
+        other.write_text(text)
+        with pytest.raises(FileError, match="line 1: not an answer"):
+            read_done(other)
+        assert other.read_text() == text
     with pytest.raises(FileError, match="No such file"):
         list(read_requests(tmp_path / "missing.jsonl"))
 

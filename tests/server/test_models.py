@@ -149,6 +149,67 @@ def test_loaded_anew() -> None:
     run(opened, test)
 
 
+def test_reloads_one_after_another() -> None:
+    """The second one does not cut the requests that the first one has let in."""
+    opened = Opened("a")
+
+    async def test(models: Models) -> None:
+        async def use(until: asyncio.Event) -> None:
+            async with models.using("a") as hosted:
+                llm = hosted.llm
+                await until.wait()
+                assert hosted.llm is llm
+
+        leave = [asyncio.Event(), asyncio.Event()]
+        first = asyncio.create_task(use(leave[0]))
+        while not models.all[0].is_loaded:
+            await asyncio.sleep(0.01)
+        reloads = [asyncio.create_task(models.reload()) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        later = asyncio.create_task(use(leave[1]))
+        leave[0].set()
+        await first
+        await reloads[0]
+        await asyncio.sleep(0.05)
+        leave[1].set()
+        await asyncio.gather(later, *reloads)
+        assert opened.n == {"a": 3}
+
+    run(opened, test)
+
+
+def test_loading_outlives_who_asked() -> None:
+    """A client that does not wait leaves no model that seems to have failed, nor two that load."""
+    opened = Opened("a")
+
+    async def test(models: Models) -> None:
+        for _ in range(2):
+            impatient = asyncio.create_task(models.using("a").__aenter__())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            impatient.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await impatient
+        assert (models.all[0].status, models.all[0].n_using) == (Status.LOADING, 0)
+        async with models.using("a"):
+            assert opened.n == {"a": 1}
+
+    run(opened, test)
+
+
+def test_closed_while_loading() -> None:
+    opened = Opened("a")
+
+    async def test(models: Models) -> None:
+        load = asyncio.create_task(models.load(models.all[0]))
+        await asyncio.sleep(0)
+        load.cancel()
+        await models.close()
+        assert (opened.n, opened.loaded) == ({"a": 1}, [])
+
+    run(opened, test)
+
+
 def test_what_cannot_be_loaded() -> None:
     """Says why, each time it is asked for; loads when it can."""
     opened = Opened("a")
