@@ -64,9 +64,12 @@ class EngineProcess:
     @classmethod
     def peer(cls, python: str) -> EngineProcess:
         """`python` is an interpreter that has llama-cpp-python."""
-        found = shutil.which(python)  # workers run in another folder
-        command = str(Path(found).absolute()) if found else python
-        return cls("llama.cpp", [command, "-m", "benchmarks.peer"])
+        return cls("llama.cpp", [_found(python), "-m", "benchmarks.peer"])
+
+    @classmethod
+    def openvino(cls, python: str) -> EngineProcess:
+        """`python` is an interpreter that has openvino-genai."""
+        return cls("OpenVINO", [_found(python), "-m", "benchmarks.openvino_peer"])
 
     def __enter__(self) -> EngineProcess:
         return self
@@ -191,6 +194,12 @@ class EngineProcess:
             how += ", an instruction that this CPU has not: build it for this machine"
         said = f"; its last words: {lines[-1]}" if lines else ""
         return EngineError(f"{self.name}, {doing}: its process {how}{said}")
+
+
+def _found(python: str) -> str:
+    """Where an interpreter is: workers run in another folder."""
+    found = shutil.which(python)
+    return str(Path(found).absolute()) if found else python
 
 
 def in_turns(

@@ -12,6 +12,15 @@ need not be installed. For a fair comparison compile it for the machine, as here
                        -DGGML_AVX512_VNNI=ON -DGGML_AVX512_BF16=ON"
     ~/llama/bin/pip install --no-binary llama-cpp-python llama-cpp-python
 
+OpenVINO GenAI is a second peer with --openvino, in an environment of its own (both packages of one
+release). It reads the same file, and gets the same prompts as token ids; it decodes its own greedy
+choices, and its step of streams is one of its ContinuousBatchingPipeline. A file that it cannot
+load is told, and has no figures of it.
+
+    python -m venv ~/openvino
+    ~/openvino/bin/pip install openvino==2026.4.0 openvino-genai==2026.4.0.0
+    python benchmarks/vs_llama_cpp.py --peer … --openvino ~/openvino/bin/python
+
 Models of real shapes with random weights are made when they are first needed, and kept in --models.
 
   load      files in the page cache: from opening the file to the first token's logits, and the
@@ -33,6 +42,7 @@ of that bandwidth.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
@@ -55,6 +65,8 @@ from ggmlpy.bench.bandwidth import read_bandwidth
 from ggmlpy.errors import GgmlpyError
 
 Floats = NDArray[np.floating[Any]]
+OPENVINO = "OpenVINO"
+SAME_LOGPROB = 0.1  # between engines: rounding of weights and activations makes about 0.01
 TESTS = ("load", "prompt", "decode", "streams")
 CONTEXT = 1024  # tokens, with which loading and memory are compared
 SAME_NMSE = 1e-2  # of logits: rounding of activations makes about 1e-4, another model 1
@@ -93,6 +105,13 @@ class Figure:
         if not ours or not peer:
             return None
         return ours / peer if self.unit == "t/s" else peer / ours
+
+    @property
+    def advantage_over_openvino(self) -> float | None:
+        ours, other = self.median("ggmlpy"), self.median(OPENVINO)
+        if not ours or not other:
+            return None
+        return ours / other if self.unit == "t/s" else other / ours
 
     @property
     def bytes_read(self) -> float | None:
@@ -168,12 +187,36 @@ def compare_logits(
     path: Path, settings: Settings, engines: Sequence[EngineProcess]
 ) -> float | None:
     """Both must compute the same: of the same prompt, whatever it is, nearly equal logits."""
-    return check_same(path, [logits_of(engine, settings) for engine in engines])
+    logits = [logits_of(e, settings) for e in engines if e.name != OPENVINO]
+    for engine in engines:
+        if engine.name == OPENVINO:
+            check_choice(path, logits[0], choice_of(engine, settings))
+    return check_same(path, logits)
 
 
 def logits_of(engine: EngineProcess, settings: Settings) -> Floats:
     engine.prompt(min(16, settings.n_prompt))
     return np.frombuffer(engine.logits(), "<f4")
+
+
+def choice_of(engine: EngineProcess, settings: Settings) -> tuple[int, float]:
+    """OpenVINO's likeliest token of the same prompt, and its log-probability."""
+    engine.prompt(min(16, settings.n_prompt))
+    said = json.loads(engine.logits())
+    return said["token"], said["logprob"]
+
+
+def check_choice(path: Path, logits: Floats, choice: tuple[int, float]) -> None:
+    """Raises EngineError where our log-probability of that token is not nearly the same."""
+    token, theirs = choice
+    wide = logits.astype(np.float64)
+    shifted = wide - wide.max()
+    ours = shifted[token] - np.log(np.exp(shifted).sum())
+    if not abs(ours - theirs) < SAME_LOGPROB:
+        raise EngineError(
+            f"the engines do not compute the same: of {path.name} OpenVINO's likeliest token"
+            f" {token} has the log-probability {theirs:.3f} there, and {ours:.3f} in ggmlpy"
+        )
 
 
 def check_same(path: Path, logits: Sequence[Floats]) -> float | None:
@@ -211,20 +254,23 @@ class FreshProcesses:
         self._token_bytes: float | None = None
         self.logits_nmse: float | None = None
 
-    def run(self, peer: str | None, backend: str) -> list[Figure]:
+    def run(self, peer: str | None, backend: str, openvino: str | None = None) -> list[Figure]:
         """Run the engines alternately, after one run of each that fills the page cache."""
         tests = [test for test in ("load", "decode") if test in self.settings.tests]
         if not tests:
             return []
         tell(f"{' and '.join(tests)}, {self.settings.n_repeat} fresh processes each")
-        logits = []
-        for engine in started(peer, backend):
+        logits: list[Floats] = []
+        for engine in started(peer, backend, openvino):
             with engine:
                 engine.first_token(self.path, self.settings.n_threads, CONTEXT)
-                logits.append(logits_of(engine, self.settings))
+                if engine.name == OPENVINO:
+                    check_choice(self.path, logits[0], choice_of(engine, self.settings))
+                else:
+                    logits.append(logits_of(engine, self.settings))
         self.logits_nmse = check_same(self.path, logits)
         for _ in range(self.settings.n_repeat):
-            for engine in started(peer, backend):
+            for engine in started(peer, backend, openvino):
                 with engine:
                     self._measure(engine)
             self.bandwidths.append(read_bandwidth(self.settings.n_threads))
@@ -259,11 +305,25 @@ class FreshProcesses:
                 self._token_bytes = _token_bytes(engine, 1, settings.n_decode, 0)
 
 
-def started(peer: str | None, backend: str) -> Iterator[EngineProcess]:
+def readable(openvino: str | None, path: Path, n_threads: int) -> tuple[str | None, str]:
+    """That interpreter if OpenVINO can load the file in it; otherwise None, and what it says."""
+    if openvino is None:
+        return None, ""
+    with EngineProcess.openvino(openvino) as engine:
+        try:
+            engine.load(path, n_threads)
+        except EngineError as error:
+            return None, f"no figures of OpenVINO, which cannot read {path.name}: {error}"
+    return openvino, ""
+
+
+def started(peer: str | None, backend: str, openvino: str | None = None) -> Iterator[EngineProcess]:
     """The engines, each started when it is asked for."""
     yield EngineProcess.ours(backend)
     if peer is not None:
         yield EngineProcess.peer(peer)
+    if openvino is not None:
+        yield EngineProcess.openvino(openvino)
 
 
 # --- showing ------------------------------------------------------------------------------------
@@ -272,7 +332,10 @@ def started(peer: str | None, backend: str) -> Iterator[EngineProcess]:
 def show(title: str, figures: Sequence[Figure], bandwidth: float) -> None:
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("test")
-    for column in ("ggmlpy", "llama.cpp", "unit", "advantage", "ceiling", "GB/s", "of bandwidth"):
+    has_openvino = any(OPENVINO in f.samples for f in figures)
+    more = (OPENVINO, "over it") if has_openvino else ()
+    columns = ("ggmlpy", "llama.cpp", "unit", "advantage", *more, "ceiling", "GB/s", "of bandwidth")
+    for column in columns:
         table.add_column(column, justify="left" if column == "unit" else "right")
     for f in figures:
         table.add_row(
@@ -281,6 +344,7 @@ def show(title: str, figures: Sequence[Figure], bandwidth: float) -> None:
             rounded(f.median("llama.cpp")),
             f.unit,
             rounded(f.advantage),
+            *([rounded(f.median(OPENVINO)), rounded(f.advantage_over_openvino)] * has_openvino),
             rounded(bandwidth / f.token_bytes if f.token_bytes else None),
             rounded(f.bytes_read / 1e9 if f.bytes_read else None),
             f"{f.bytes_read / bandwidth:.0%}" if f.bytes_read else "-",
@@ -295,6 +359,7 @@ def as_entry(figures: Sequence[Figure], bandwidth: float) -> list[dict[str, obje
         | {
             "medians": {name: f.median(name) for name in f.samples},
             "advantage": f.advantage,
+            "advantage_over_openvino": f.advantage_over_openvino,
             "ceiling": bandwidth / f.token_bytes if f.token_bytes else None,
             "bandwidth_share": f.bytes_read / bandwidth if f.bytes_read else None,
         }
@@ -310,6 +375,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--peer", help="a Python that has llama-cpp-python; without: ggmlpy alone")
+    parser.add_argument("--openvino", help="a Python that has openvino-genai: a second peer")
     parser.add_argument(
         "--model", type=words, default=["Llama-3.2-1B"], metavar="M,M…",
         help=f"files, or shapes: {', '.join(SHAPES)} (Llama-3.2-1B)",
@@ -360,18 +426,19 @@ def model_files(options: argparse.Namespace) -> Iterator[Path]:
 
 def run(path: Path, settings: Settings, options: argparse.Namespace) -> None:
     """Run all tests on one file, show the results, and save them if the options say so."""
+    openvino, unread = readable(options.openvino, path, settings.n_threads)
     engines: list[EngineProcess] = []
     try:
-        engines.extend(started(options.peer, options.backend))
+        engines.extend(started(options.peer, options.backend, openvino))
         about = about_run(settings.n_threads, engines)
         bench = Bench(path, settings, engines)
         figures = list(bench.run())
-        doubts = report.warnings_of(about, engines)
+        doubts = [*report.warnings_of(about, engines), *([unread] if unread else [])]
     finally:
         for engine in engines:
             engine.close()
     fresh = FreshProcesses(path, settings)
-    figures += fresh.run(options.peer, options.backend)
+    figures += fresh.run(options.peer, options.backend, openvino)
     bandwidth = statistics.median([*bench.bandwidths, *fresh.bandwidths])
     show(path.name, figures, bandwidth)
     report.warn(doubts)

@@ -78,7 +78,7 @@ def test_loading_and_writing_have_processes_of_their_own(
     path = tmp_path / "m.gguf"
     path.write_bytes(bytes(1000))
     log: list[Any] = []
-    monkeypatch.setattr(module, "started", lambda peer, backend: iter(canned(log)))
+    monkeypatch.setattr(module, "started", lambda *_: iter(canned(log)))
     fresh = FreshProcesses(path, SETTINGS)
     decode, loaded, peak, surplus = fresh.run("python", "cpu")
     assert decode.median("ggmlpy") == pytest.approx(100)
@@ -106,6 +106,36 @@ def test_engines_that_compute_something_else_are_not_compared(tmp_path: Path) ->
     other.said = bytes(8)
     with pytest.raises(EngineError, match="by an NMSE of inf"):
         list(Bench(tmp_path / "m.gguf", SETTINGS, both).run())
+
+
+def test_openvino_is_a_second_peer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log: list[Any] = []
+    other = CannedEngine(module.OPENVINO, 0.04, log)
+    other.said = json.dumps({"token": 2, "logprob": -np.log(4)}).encode()
+    figures = list(Bench(tmp_path / "m.gguf", SETTINGS, [*canned(log), other]).run())
+    assert figures[1].advantage == pytest.approx(2)
+    assert figures[1].advantage_over_openvino == pytest.approx(4)
+    show("m.gguf", figures, 16e9)
+    assert "OpenVINO" in capsys.readouterr().out
+    other.said = json.dumps({"token": 2, "logprob": -2.0}).encode()
+    with pytest.raises(EngineError, match=r"likeliest token 2 has the log-probability -2.000"):
+        list(Bench(tmp_path / "m.gguf", SETTINGS, [*canned(log), other]).run())
+
+
+def test_a_file_that_openvino_cannot_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**_: Any) -> float:
+        raise EngineError("OpenVINO, load: no such type")
+
+    engine = CannedEngine(module.OPENVINO, 0.04, [])
+    monkeypatch.setattr(EngineProcess, "openvino", lambda python: engine)
+    assert module.readable("python", tmp_path / "m.gguf", 1) == ("python", "")
+    assert module.readable(None, tmp_path / "m.gguf", 1) == (None, "")
+    monkeypatch.setattr(engine, "_load", fail)
+    kept, said = module.readable("python", tmp_path / "m.gguf", 1)
+    assert kept is None
+    assert said.endswith("cannot read m.gguf: OpenVINO, load: no such type")
 
 
 def test_nmse_of_logits() -> None:
