@@ -25,7 +25,7 @@ import argparse
 import fnmatch
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -174,37 +174,22 @@ def doubts_of(cases: Sequence[Case], options: argparse.Namespace) -> list[str]:
 
 
 def show(speeds: Sequence[Speed], ceilings: Mapping[Way, Mapping[str, float]]) -> None:
-    for n_threads in dict.fromkeys(n for _, n in ceilings):
-        isas = [isa for isa, n in ceilings if n == n_threads]
-        table = Table(
-            title=f"kernels, {_threads(n_threads)}", title_justify="left", title_style="bold"
-        )
+    """A table for each instruction set and number of threads."""
+    for (isa, n_threads), found in ceilings.items():
+        title = f"kernels, {_threads(n_threads)}, {isa}"
+        table = Table(title=title, title_justify="left", title_style="bold")
         table.add_column("kernel", no_wrap=True)
-        for isa in isas:
-            for column in (f"{isa}\nG/s", "\nGB/s", "\nlimit"):
-                table.add_column(column, justify="right", no_wrap=True)
-        for name, cells in _ceiling_rows(isas, n_threads, ceilings):
-            table.add_row(name, *cells, style="bold")
+        for column in ("G/s", "GB/s", "limit"):
+            table.add_column(column, justify="right", no_wrap=True)
+        for name, value in found.items():
+            rate = report.rounded(value / 1e9)
+            cells = ("", rate) if name == "read" else (rate, "")
+            table.add_row(f"ceiling: {name}", *cells, "", style="bold")
         table.add_section()
-        found = {(s.id, s.isa): s.shown for s in speeds if s.threads == n_threads}
-        for id in dict.fromkeys(id for id, _ in found):
-            row = (found.get((id, isa), ("-", "-", "-")) for isa in isas)
-            table.add_row(id, *(cell for cells in row for cell in cells))
+        for speed in speeds:
+            if (speed.isa, speed.threads) == (isa, n_threads):
+                table.add_row(speed.id, *speed.shown)
         report.show(table)
-
-
-def _ceiling_rows(
-    isas: Sequence[str], n_threads: int, ceilings: Mapping[Way, Mapping[str, float]]
-) -> Iterator[tuple[str, list[str]]]:
-    """The ceilings, one a row: cells of all instruction sets."""
-    names = dict.fromkeys(name for isa in isas for name in ceilings[isa, n_threads])
-    for name in names:
-        cells = []
-        for isa in isas:
-            value = ceilings[isa, n_threads].get(name)
-            rate = report.rounded(None if value is None else value / 1e9)
-            cells += ["", rate, ""] if name == "read" else [rate, "", ""]
-        yield f"ceiling: {name}", cells
 
 
 def _threads(n: int) -> str:
