@@ -1,4 +1,5 @@
-"""Clients of an HTTP server that stream completions, each its requests one after another.
+"""Clients of an HTTP server that stream completions, each its requests one after another on one
+connection, as HTTP libraries keep it.
 
 A client is a task that reads what has come, and notes when: on two cores it must take little of
 them, so it parses no more than it needs.
@@ -17,6 +18,8 @@ from benchmarks.engines import EngineError
 from benchmarks.server_process import HOST
 
 STALLED_S = 600.0  # without a token of a request
+_TEXT = b'"text":'  # in each event that has a token
+_END = b"[DONE]\n\n\r\n0\r\n\r\n"  # of the events, and of the chunks of HTTP
 
 
 def serve_all(
@@ -37,54 +40,69 @@ async def _serve_all(
 
     async def client(own: Sequence[Arrival]) -> list[tuple[float, list[float]]]:
         found = []
-        for request in own:
-            await asyncio.sleep(request.at_s)
-            sent = perf_counter() - started
-            found.append((sent, await _answer(port, request, started)))
-            advance(request.n_predict)
+        connection = _Connection(port, started)
+        try:
+            for request in own:
+                await asyncio.sleep(request.at_s)
+                sent = perf_counter() - started
+                found.append((sent, await connection.answer(request)))
+                advance(request.n_predict)
+        except (OSError, TimeoutError) as error:
+            raise EngineError(f"an answer broke off: {error!r}") from None
+        finally:
+            await connection.close()
         return found
 
     return list(await asyncio.gather(*map(client, requests)))
 
 
-async def _answer(port: int, request: Arrival, started: float) -> list[float]:
-    """When the tokens of one answer came: one for each event with text."""
-    reader, writer = await asyncio.open_connection(HOST, port)
-    try:
+class _Connection:
+    """One client's, which is opened again where the server has closed it."""
+
+    def __init__(self, port: int, started: float) -> None:
+        self._port = port
+        self._started = started
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def answer(self, request: Arrival) -> list[float]:
+        """When the tokens of one answer came: one for each event with text."""
+        if self._streams is not None and self._streams[0].at_eof():
+            await self.close()
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(HOST, self._port)
+        reader, writer = self._streams
         body = json.dumps(as_json(request)).encode()
         writer.write(
-            b"POST /v1/completions HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n"
+            b"POST /v1/completions HTTP/1.1\r\nHost: %s\r\n"
             b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
             % (HOST.encode(), len(body), body)
         )
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), STALLED_S)
+        if b" 200 " not in head.partition(b"\r\n")[0] + b" ":
+            raise EngineError(f"the server refused: {(head + await reader.read(300))[:300]!r}")
         times: list[float] = []
-        head, rest = b"", b""
-        while data := await asyncio.wait_for(reader.read(2**16), STALLED_S):
-            now = perf_counter() - started
-            if not head:
-                rest += data
-                head, found, data = rest.partition(b"\r\n\r\n")
-                if not found:
-                    head = b""
-                    continue
-                if b" 200 " not in head.partition(b"\r\n")[0] + b" ":
-                    raise EngineError(f"the server refused: {(head + data)[:300]!r}")
-                rest = b""
-            data = rest + data
-            n = data.count(b'"text":')
-            times.extend([now] * n)
-            rest = data[-7:] if n == 0 else b""  # an event may be cut anywhere
-            if b"[DONE]" in data:
+        rest = b""
+        while not rest.endswith(_END):
+            data = await asyncio.wait_for(reader.read(2**16), STALLED_S)
+            if not data:
+                await self.close()
                 break
-    except (OSError, TimeoutError) as error:
-        raise EngineError(f"an answer broke off: {error!r}") from None
-    finally:
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
-    if not times:
-        raise EngineError("an answer had no tokens")
-    return times
+            now = perf_counter() - self._started
+            data = rest + data
+            n = data.count(_TEXT)
+            times.extend([now] * n)
+            # What may be cut: the end of the answer, or a name that was not counted.
+            rest = data.rpartition(_TEXT)[2][-len(_END) :]
+        if not times:
+            raise EngineError("an answer had no tokens")
+        return times
+
+    async def close(self) -> None:
+        if self._streams is not None:
+            writer, self._streams = self._streams[1], None
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
 
 
 def as_json(request: Arrival) -> dict[str, object]:

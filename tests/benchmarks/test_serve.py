@@ -24,30 +24,37 @@ LENGTHS = Lengths(8, 6, 0.3, 128)
 
 
 @contextmanager
-def answering(answer: bytes, cuts: list[int]) -> Iterator[int]:
-    """A port that answers every connection with the same bytes, cut anywhere."""
+def answering(answer: bytes, cuts: list[int], *, n_kept: int = 1) -> Iterator[list[int]]:
+    """A port that answers requests with the same bytes, cut anywhere, and closes connections after
+    `n_kept` of them. Yields the port, behind which the number of each connection's requests comes.
+    """
     started, stopped = threading.Event(), threading.Event()
-    ports: list[int] = []
+    seen: list[int] = []
     handlers: set[asyncio.Task[None] | None] = set()
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         handlers.add(asyncio.current_task())
-        head = await reader.readuntil(b"\r\n\r\n")
-        n = int(head.lower().partition(b"content-length: ")[2].split()[0])
-        await reader.readexactly(n)
-        last = 0
-        for cut in [*cuts, len(answer)]:
-            writer.write(answer[last:cut])
-            await writer.drain()
-            await asyncio.sleep(0.002)
-            last = cut
+        n_answered = 0
+        with suppress(asyncio.IncompleteReadError, OSError):  # the client has closed it
+            while n_answered < n_kept:
+                head = await reader.readuntil(b"\r\n\r\n")
+                n = int(head.lower().partition(b"content-length: ")[2].split()[0])
+                await reader.readexactly(n)
+                last = 0
+                for cut in [*cuts, len(answer)]:
+                    writer.write(answer[last:cut])
+                    await writer.drain()
+                    await asyncio.sleep(0.002)
+                    last = cut
+                n_answered += 1
+        seen.append(n_answered)
         writer.close()
         with suppress(OSError):  # a client that has enough closes first
             await writer.wait_closed()
 
     async def main() -> None:
         server = await asyncio.start_server(one, "127.0.0.1", 0)
-        ports.append(server.sockets[0].getsockname()[1])
+        seen.append(server.sockets[0].getsockname()[1])
         started.set()
         while not stopped.is_set():
             await asyncio.sleep(0.01)
@@ -58,7 +65,7 @@ def answering(answer: bytes, cuts: list[int]) -> Iterator[int]:
     thread.start()
     assert started.wait(10)
     try:
-        yield ports[0]
+        yield seen
     finally:
         stopped.set()
         thread.join(10)
@@ -66,16 +73,18 @@ def answering(answer: bytes, cuts: list[int]) -> Iterator[int]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_clients_count_events_however_they_are_cut(seed: int) -> None:
-    chunk = b'data: {"choices":[{"text":"a","index":0}]}\n\n'
-    answer = b"HTTP/1.1 200 OK\r\nx: y\r\n\r\n" + 7 * chunk + b"data: [DONE]\n\n"
+    chunk = b'30\r\ndata: {"choices":[{"text":"a","index":0}]}\n\n\r\n'
+    end = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+    answer = b"HTTP/1.1 200 OK\r\nx: y\r\n\r\n" + 7 * chunk + end
     rng = random.Random(seed)
-    cuts = sorted(rng.sample(range(1, len(answer)), 12))
+    cuts = sorted({*rng.sample(range(1, len(answer)), 12), len(answer) - rng.randrange(1, 30)})
     advanced: list[int] = []
-    requests = [[Arrival(0.0, (1, 2), 7)] * 2, [Arrival(0.01, (3,), 7)]]
-    with answering(answer, cuts) as port:
-        found = serve_all(port, requests, advanced.append)
-    assert [len(times) for own in found for _, times in own] == [7, 7, 7]
-    assert advanced == [7, 7, 7]
+    requests = [[Arrival(0.0, (1, 2), 7)] * 3, [Arrival(0.01, (3,), 7)]]
+    with answering(answer, cuts, n_kept=2) as seen:
+        found = serve_all(seen[0], requests, advanced.append)
+    assert sorted(seen[1:]) == [1, 1, 2]  # a connection is kept, and opened again
+    assert [len(times) for own in found for _, times in own] == [7, 7, 7, 7]
+    assert advanced == [7, 7, 7, 7]
     for own in found:
         for sent, times in own:
             assert times == sorted(times)
@@ -85,10 +94,10 @@ def test_clients_count_events_however_they_are_cut(seed: int) -> None:
 
 def test_a_refusal_is_an_error() -> None:
     with (
-        answering(b"HTTP/1.1 429 Too Many Requests\r\n\r\n{}", []) as port,
+        answering(b"HTTP/1.1 429 Too Many Requests\r\n\r\n{}", []) as seen,
         pytest.raises(EngineError, match="429"),
     ):
-        serve_all(port, [[Arrival(0.0, (1,), 2)]], lambda n: None)
+        serve_all(seen[0], [[Arrival(0.0, (1,), 2)]], lambda n: None)
 
 
 def test_requests_follow_from_the_seed() -> None:
