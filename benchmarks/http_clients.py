@@ -47,7 +47,7 @@ async def _serve_all(
                 sent = perf_counter() - started
                 found.append((sent, await connection.answer(request)))
                 advance(request.n_predict)
-        except (OSError, TimeoutError) as error:
+        except (OSError, EOFError, TimeoutError) as error:
             raise EngineError(f"an answer broke off: {error!r}") from None
         finally:
             await connection.close()
@@ -66,18 +66,20 @@ class _Connection:
 
     async def answer(self, request: Arrival) -> list[float]:
         """When the tokens of one answer came: one for each event with text."""
-        if self._streams is not None and self._streams[0].at_eof():
-            await self.close()
-        if self._streams is None:
-            self._streams = await asyncio.open_connection(HOST, self._port)
-        reader, writer = self._streams
         body = json.dumps(as_json(request)).encode()
-        writer.write(
+        sent = (
             b"POST /v1/completions HTTP/1.1\r\nHost: %s\r\n"
             b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
             % (HOST.encode(), len(body), body)
         )
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), STALLED_S)
+        is_kept = self._streams is not None
+        try:
+            reader, head = await self._send(sent)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            if not is_kept:
+                raise
+            await self.close()  # the server has closed it since the last answer
+            reader, head = await self._send(sent)
         if b" 200 " not in head.partition(b"\r\n")[0] + b" ":
             raise EngineError(f"the server refused: {(head + await reader.read(300))[:300]!r}")
         times: list[float] = []
@@ -96,6 +98,14 @@ class _Connection:
         if not times:
             raise EngineError("an answer had no tokens")
         return times
+
+    async def _send(self, data: bytes) -> tuple[asyncio.StreamReader, bytes]:
+        """Sends a request: where its answer is read, and the head of that."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(HOST, self._port)
+        reader, writer = self._streams
+        writer.write(data)
+        return reader, await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), STALLED_S)
 
     async def close(self) -> None:
         if self._streams is not None:
