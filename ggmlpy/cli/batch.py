@@ -166,10 +166,8 @@ class _Progress:
 
 def _n_tokens(body: Any) -> int:
     """Of an answer, as its API counts them: /embedding has a list, and no count."""
-    usage = body.get("usage") if isinstance(body, dict) else None
-    if not isinstance(usage, dict):
-        return 0
-    return int(usage.get("completion_tokens", usage.get("output_tokens", 0)))
+    usage: dict[str, int] = (body.get("usage") or {}) if isinstance(body, dict) else {}
+    return usage.get("completion_tokens", usage.get("output_tokens", 0))
 
 
 def _opened(path: Path) -> IO[str]:
