@@ -17,8 +17,10 @@ from ggmlpy.server.logs import Answered
 
 _OPERATIONS = {
     "/v1/chat/completions": "chat",
+    "/chat/completions": "chat",
     "/v1/messages": "chat",
     "/v1/responses": "chat",
+    "/responses": "chat",
     "/v1/completions": "text_completion",
     "/completion": "text_completion",
     "/completions": "text_completion",
@@ -107,7 +109,8 @@ def _of_body(body: Mapping[str, Any]) -> dict[str, Any]:
     found = {
         f"gen_ai.request.{name}": body[name]
         for name in _REQUEST
-        if isinstance(body.get(name), int | float)
+        # OTLP has 64 bits: one larger number, which was refused, would cost all spans sent with it.
+        if isinstance(body.get(name), int | float) and abs(body[name]) < 2**63
     }
     if isinstance(body.get("model"), str):
         found["gen_ai.request.model"] = body["model"][:200]

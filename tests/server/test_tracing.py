@@ -77,3 +77,14 @@ def test_a_refused_request_has_its_status(
     assert span.attributes["http.response.status_code"] == 400
     assert span.attributes["error.type"] == "400"
     assert span.parent is None
+
+
+def test_a_number_that_otlp_does_not_have_is_left_out(
+    traced: tuple[Server, InMemorySpanExporter],
+) -> None:
+    body = {"messages": [], "seed": 2**63, "max_tokens": 2}
+    span = span_of(traced, "/chat/completions", body)
+    assert span.attributes["http.response.status_code"] == 400
+    assert span.attributes["gen_ai.operation.name"] == "chat"
+    assert "gen_ai.request.seed" not in span.attributes
+    assert span.attributes["gen_ai.request.max_tokens"] == 2
