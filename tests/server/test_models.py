@@ -30,8 +30,9 @@ class Opened:
         def open() -> Llama:
             if self.fails:
                 raise MissingFile(f"{name}.gguf: there is no such file")
+            made = open_model(n_seq_max=1, n_ctx_seq=64, backend="reference")
             self.n[name] += 1
-            return open_model(n_seq_max=1, n_ctx_seq=64, backend="reference")
+            return made
 
         return open
 
@@ -151,18 +152,20 @@ def test_loaded_anew() -> None:
 
 def test_reloads_one_after_another() -> None:
     """The second one does not cut the requests that the first one has let in."""
-    opened = Opened("a")
+    opened = Opened("a", "b")
 
     async def test(models: Models) -> None:
         async def use(until: asyncio.Event) -> None:
-            async with models.using("a") as hosted:
+            async with models.using("b") as hosted:
                 llm = hosted.llm
                 await until.wait()
+                assert hosted.is_loaded
                 assert hosted.llm is llm
 
         leave = [asyncio.Event(), asyncio.Event()]
+        await models.load(models.all[0])
         first = asyncio.create_task(use(leave[0]))
-        while not models.all[0].is_loaded:
+        while not models.all[1].is_loaded:
             await asyncio.sleep(0.01)
         reloads = [asyncio.create_task(models.reload()) for _ in range(2)]
         await asyncio.sleep(0.01)
@@ -170,10 +173,10 @@ def test_reloads_one_after_another() -> None:
         leave[0].set()
         await first
         await reloads[0]
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.3)  # the second one would have loaded a, and be at b
         leave[1].set()
         await asyncio.gather(later, *reloads)
-        assert opened.n == {"a": 3}
+        assert opened.n == {"a": 3, "b": 3}
 
     run(opened, test)
 
