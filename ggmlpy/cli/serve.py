@@ -36,7 +36,7 @@ from ggmlpy.cli.server_options import (
 from ggmlpy.cli.show import console, say
 from ggmlpy.cli.template_options import TemplateOptions, template_options
 from ggmlpy.common.quoting import printable
-from ggmlpy.errors import AllocationError, ArgumentError, MissingPackage
+from ggmlpy.errors import AllocationError, ArgumentError, FileError, GgmlpyError, MissingPackage
 from ggmlpy.packaged import packaged_model
 
 if TYPE_CHECKING:
@@ -279,14 +279,35 @@ def _run(
     read_settings: Callable[[], Settings],
     tls: dict[str, Any],
 ) -> None:
-    """Serve models by their files, until the process is told to stop."""
+    """Serve models by their files, until the process is told to stop. Raises what opening the first
+    one raises when the server starts: it could answer nothing."""
     import uvicorn
 
     from ggmlpy.server import Hosted, Models, create_app
     from ggmlpy.server.protocol import LimitedProtocol
 
+    loaded = False
+    failed: list[Exception] = []
+
+    def open_first(open: Callable[[], Llama]) -> Llama:
+        nonlocal loaded
+        try:
+            llm = open()
+        except (GgmlpyError, OSError, MemoryError) as error:
+            if not loaded:  # of those that SIGHUP loads anew the server tells, and goes on
+                failed.append(error)
+            raise
+        loaded = True
+        return llm
+
+    class Server(uvicorn.Server):
+        async def on_tick(self, counter: int) -> bool:
+            return await super().on_tick(counter) or bool(failed)
+
     hosted = []
     for i, (file, open) in enumerate(opened.items()):
+        if i == 0:
+            open = partial(open_first, open)
         names = server.names(file) if i == 0 else [file.stem, file.name]
         hosted.append(Hosted(names, open, server.max_waiting))
     models = Models(
@@ -304,4 +325,8 @@ def _run(
         timeout_graceful_shutdown=server.grace_s,
         **tls,
     )
-    uvicorn.Server(config).run(sockets=[listening])
+    Server(config).run(sockets=[listening])
+    if failed and isinstance(failed[0], OSError):
+        raise FileError(str(failed[0]))
+    if failed:
+        raise failed[0]

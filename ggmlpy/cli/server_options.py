@@ -188,6 +188,9 @@ class ServerOptions(SharedOptions):
         FileError."""
         from ggmlpy.server.settings import Settings
 
+        folder = self.slot_save_path
+        if folder is not None and not folder.is_dir():
+            raise MissingFile(f"--slot-save-path {printable(str(folder))}: there is no such folder")
         if self.n_predict > 0:
             defaults = {**defaults, "max_tokens": self.n_predict}
         return Settings(
@@ -227,7 +230,7 @@ class ServerOptions(SharedOptions):
             in_file = [line.strip() for line in lines if line.strip()]
             in_file = [key for key in in_file if not key.startswith("#")]
             if not in_file:
-                raise click.UsageError(f"--api-key-file: {self.api_key_file} has no key.")
+                raise ArgumentError(f"--api-key-file {self.api_key_file}: there is no key in it")
             found += in_file
         return frozenset(found)
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -54,11 +55,23 @@ def test_a_port_that_is_taken(run: Run) -> None:
         (["--chat-template", "chatnl"], "'chatnl' is no chat template, nor the name of one"),
         (["--api-key-file", "missing.txt"], "there is no such file"),
         (["--models-dir", "missing"], "--models-dir missing: there is no such folder"),
+        (["--slot-save-path", "missing"], "--slot-save-path missing: there is no such folder"),
         (["--ssl-key-file", "a", "--ssl-cert-file", "b"], "there is no such file"),
     ],
 )
 def test_what_cannot_be_used(run: Run, arguments: list[str], said: str) -> None:
     assert said in run("serve", *arguments).error
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [("missing.gguf", "missing.gguf: there is no such file"), (__file__, "not a GGUF file")],
+)
+def test_a_model_that_cannot_be_loaded_ends_it(run: Run, file: str, said: str) -> None:
+    """Behind the line of the log there is the error, with the exit code for services."""
+    done = run("serve", "--port", "0", "-m", file)
+    assert done.code == 1
+    assert said in done.err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -113,11 +126,19 @@ def test_a_server_reloads_its_keys_and_stops(tmp_path: Path) -> None:
         server.send_signal(signal.SIGHUP)
         assert "answers at" in server.stderr.readline().decode()  # it is loaded anew
         assert (status("first"), status("second")) == (401, 200)
+        keys.write_text("# none\n")  # it keeps those that it has
+        server.send_signal(signal.SIGHUP)
+        until = monotonic() + 60
+        while "not reloaded" not in log.read_text():
+            assert monotonic() < until
+            sleep(0.02)
+        assert (status("first"), status("second")) == (401, 200)
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) in (0, -signal.SIGTERM)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line.get("status", line.get("message")) for line in lines] == [
         200, 401, "reloaded", 401, 200,
+        f"not reloaded: --api-key-file {keys}: there is no key in it", 401, 200,
     ]  # fmt: skip
     assert "first" not in log.read_text()
 
