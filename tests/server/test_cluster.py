@@ -9,7 +9,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx
@@ -46,9 +48,9 @@ def cluster() -> Iterator[str]:
     made.shutdown()
 
 
-@pytest.fixture(scope="module")
-def client(cluster: str) -> Iterator[httpx.Client]:
-    """Of two replicas, each on a node of its own: each node has one core."""
+@contextmanager
+def served(least: int, **more: Any) -> Iterator[httpx.Client]:
+    """A client of `least` to N_REPLICAS replicas, each on a node of its own: one has one core."""
     from ray import serve
 
     from ggmlpy.server.cluster.running import Scale, start
@@ -56,7 +58,7 @@ def client(cluster: str) -> Iterator[httpx.Client]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     settings = Settings(api_keys=frozenset({"key"}))
-    scale = Scale(N_REPLICAS, N_REPLICAS, n_cpus=1, n_parallel=4)
+    scale = Scale(least, N_REPLICAS, n_cpus=1, n_parallel=4, **more)
     start([MODEL], open_replica, settings, scale, host="127.0.0.1", port=port)
     headers = {"Authorization": "Bearer key"}
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as made:
@@ -64,11 +66,23 @@ def client(cluster: str) -> Iterator[httpx.Client]:
     serve.shutdown()
 
 
+@pytest.fixture(scope="module")
+def client(cluster: str) -> Iterator[httpx.Client]:
+    with served(N_REPLICAS) as made:
+        yield made
+
+
 def replicas() -> list[Any]:
     from ray.util.state import list_actors
 
     found = list_actors(filters=[("state", "=", "ALIVE")])
     return [each for each in found if "ServeReplica:ggmlpy:replicas" in each.class_name]
+
+
+def n_running(replica: Any) -> int:
+    """How many requests a replica answers at the moment."""
+    actor = ray.get_actor(replica.name, namespace="serve")
+    return int(ray.get(actor.get_num_ongoing_requests.remote()))
 
 
 def test_answers_are_those_of_one_process(client: httpx.Client) -> None:
@@ -141,6 +155,39 @@ def test_a_replica_that_dies_is_replaced(client: httpx.Client) -> None:
     for i in range(8):
         body = {"prompt": f"The dog {i}", "max_tokens": 2}
         assert client.post("/v1/completions", json=body).status_code == 200
+
+
+def test_load_makes_a_second_replica_and_idle_time_ends_it(
+    cluster: str, client: httpx.Client
+) -> None:
+    """It needs the cores of the other replicas, so it is after their tests."""
+    from ray import serve
+
+    serve.shutdown()
+    with served(1, grow_s=1.0, shrink_s=2.0) as growing, ThreadPoolExecutor(24) as pool:
+        (first,) = replicas()
+        body = {"prompt": "The dog", "max_tokens": 300, "ignore_eos": True, "temperature": 0}
+        wanted = growing.post("/v1/completions", json=body).json()["choices"][0]["text"]
+        has_grown = Event()
+
+        def load() -> None:
+            while not has_grown.is_set():
+                made = growing.post("/v1/completions", json=body)
+                assert made.json()["choices"][0]["text"] == wanted
+
+        running = [pool.submit(load) for _ in range(24)]
+        try:
+            wait_for(lambda: len(replicas()) == 2, limit_s=60)
+            second = next(each for each in replicas() if each.actor_id != first.actor_id)
+            wait_for(lambda: n_running(second) > 0, limit_s=60)
+        finally:
+            has_grown.set()
+        for each in running:
+            each.result()
+        assert second.node_id != first.node_id
+        wait_for(lambda: len(replicas()) == 1, limit_s=60)
+        made = growing.post("/v1/completions", json=body)
+        assert made.json()["choices"][0]["text"] == wanted
 
 
 def test_files_of_requests(cluster: str, client: httpx.Client, tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ class Scale:
     n_cpus: int = 1
     n_gpus: float = 0.0
     n_parallel: int = 8  # sequences of each: with more requests another one is started
+    grow_s: float = 30.0  # for which there are more requests, before another one is started
+    shrink_s: float = 600.0  # for which there are fewer, before one is ended
 
 
 def start(
@@ -48,6 +50,10 @@ def start(
                 min_replicas=scale.least,
                 max_replicas=scale.most,
                 target_ongoing_requests=scale.n_parallel,
+                upscale_delay_s=scale.grow_s,
+                downscale_delay_s=scale.shrink_s,
+                look_back_period_s=min(30.0, scale.grow_s),
+                metrics_interval_s=min(10.0, scale.grow_s / 2),
             )
         }
     replicas = serve.deployment(
