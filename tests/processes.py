@@ -1,5 +1,5 @@
 """Processes that tests start: they take an interrupt as from a terminal, and end with the test.
-And threads that cannot be started."""
+And what the system refuses: threads, and files that become too large."""
 
 from __future__ import annotations
 
@@ -56,3 +56,16 @@ def wait_until_it_waits(process: Process) -> None:
     stat = Path(f"/proc/{process.pid}/stat")
     while process.poll() is None and stat.read_text().rpartition(")")[2].split()[0] != "S":
         os.sched_yield()
+
+
+@contextmanager
+def largest_file(n_bytes: int) -> Iterator[None]:
+    """No file becomes larger in the block: the rest of a write fails, as on a full disk."""
+    import resource  # not on Windows
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

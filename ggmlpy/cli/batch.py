@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
+from contextlib import suppress
 from functools import partial
+from io import FileIO
 from pathlib import Path
 from time import perf_counter
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -115,11 +118,12 @@ def batch(
 class _Progress:
     """Writes answers, and shows how many there are."""
 
-    def __init__(self, out: IO[str], n_requests: int) -> None:
+    def __init__(self, out: FileIO, n_requests: int) -> None:
         self._out = out
         self._n_requests = n_requests
         self._n_tokens = 0
         self._n_refused = 0
+        self._n_written = 0
         self._started = perf_counter()
         self._bar = Progress(
             TextColumn("requests"),
@@ -142,12 +146,16 @@ class _Progress:
         self._bar.stop()
 
     def write(self, answer: dict[str, Any]) -> None:
-        """Write the line of an answer. Raises FileError."""
+        """Write the line of an answer, whole or not at all. Raises FileError."""
+        line = json.dumps(answer, ensure_ascii=False) + "\n"
         try:
-            self._out.write(json.dumps(answer, ensure_ascii=False) + "\n")
-            self._out.flush()
+            _write_whole(self._out, line.encode(errors="backslashreplace"))
         except OSError as error:
-            raise FileError(f"the answers cannot be written: {error.strerror}") from None
+            raise FileError(
+                f"the answers cannot be written: {error.strerror}; {self._n_written} of this run"
+                " are whole in the file, behind which the same command goes on"
+            ) from None
+        self._n_written += 1
         response = answer["response"]
         self._n_refused += response["status_code"] != 200
         self._n_tokens += _n_tokens(response["body"])
@@ -166,15 +174,32 @@ class _Progress:
 
 def _n_tokens(body: Any) -> int:
     """Of an answer, as its API counts them: /embedding has a list, and no count."""
-    usage: dict[str, int] = (body.get("usage") or {}) if isinstance(body, dict) else {}
-    return usage.get("completion_tokens", usage.get("output_tokens", 0))
+    usage = body.get("usage") if isinstance(body, dict) else None
+    if not isinstance(usage, dict):
+        return 0
+    n: int = usage.get("completion_tokens", usage.get("output_tokens", 0))
+    return n
 
 
-def _opened(path: Path) -> IO[str]:
+def _opened(path: Path) -> FileIO:
     try:
-        return path.open("a", encoding="utf-8")
+        return FileIO(path, "a")
     except OSError as error:
         raise FileError(f"{path}: the file cannot be written: {error.strerror}") from None
+
+
+def _write_whole(out: FileIO, line: bytes) -> None:
+    """Append a line. Where only its beginning can be written, as on a full disk, that is removed.
+    Raises OSError."""
+    size, n = os.fstat(out.fileno()).st_size, 0
+    try:
+        while n < len(line):
+            n += out.write(line[n:]) or 0
+    except OSError:
+        if n:
+            with suppress(OSError):  # no file, but a pipe
+                out.truncate(size)
+        raise
 
 
 def _settings(defaults: dict[str, Any]) -> Settings:

@@ -9,6 +9,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -33,7 +34,7 @@ from ggmlpy.cli.server_options import (
     cluster_options,
     server_options,
 )
-from ggmlpy.cli.show import console, say
+from ggmlpy.cli.show import Lossy, console, say
 from ggmlpy.cli.template_options import TemplateOptions, template_options
 from ggmlpy.common.quoting import printable
 from ggmlpy.errors import AllocationError, ArgumentError, FileError, GgmlpyError, MissingPackage
@@ -108,7 +109,11 @@ def serve(
         _serve_on_ray(path, setup, server, settings, arguments, cluster)
         return
     tls = _tls(server)
-    with server.writing_logs(), _listen(server.host, server.port) as listening:
+    with (
+        redirect_stderr(Lossy(sys.stderr)),
+        server.writing_logs(),
+        _listen(server.host, server.port) as listening,
+    ):
         where = _url(listening, has_tls=bool(tls))
         if not settings.api_keys and not ip_address(listening.getsockname()[0]).is_loopback:
             complain(

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -54,6 +55,26 @@ def console(stream: IO[str]) -> Console:
 def say(text: str, stream: IO[str] | None = None, style: str = "dim") -> None:
     """Print a line on stderr (or `stream`), styled on a terminal."""
     console(stream or sys.stderr).print(harmless(text), style=style, soft_wrap=True)
+
+
+class Lossy:
+    """A text stream that goes on where nothing can be written, as on a full disk: for the stderr of
+    what must not end because of that."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def write_json(value: Any) -> None:

@@ -11,8 +11,10 @@ import hashlib
 import json
 import os
 import struct
+import sys
 import tempfile
 from collections.abc import Container, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -35,6 +37,8 @@ VERSION = 4
 _VERSION_OF_CHANGED = 5  # the same, with sequences that LoRA adapters or control vectors changed
 _DIGEST_BYTES = 32
 _PREFIX = struct.Struct("<13sIQ")
+_UNFINISHED = ".unfinished"  # ends the name of a file that is being written
+_SHOWN = 50  # characters of the name that it will have
 
 Array = NDArray[Any]
 
@@ -201,22 +205,67 @@ def _new(layer: object, layers: Container[int]) -> int:
 def write_file(
     path: str | Path, states: dict[int, SequenceState], about: dict[str, Any] | None = None
 ) -> None:
-    """Write states to a file, completely or not at all. Raises FileError."""
+    """Write states to a file, completely or not at all. Raises FileError.
+
+    A process that is killed meanwhile leaves a file of another name, for `remove_unfinished`.
+    """
     path = Path(path)
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.writelines(_parts(states, about))
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with _locked(path.parent):
+            handle, name = tempfile.mkstemp(
+                dir=path.parent, prefix=f".{path.name[:_SHOWN]}.", suffix=_UNFINISHED
+            )
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.writelines(_parts(states, about))
+                    file.flush()
+                    os.fsync(file.fileno())
+                Path(name).replace(path)
+            except BaseException:
+                Path(name).unlink(missing_ok=True)
+                raise
     except OSError as error:
         reason = error.strerror or error
         raise FileError(f"{printable(str(path))}: the state cannot be written: {reason}") from error
+
+
+def remove_unfinished(folder: str | Path) -> int:
+    """Remove what killed processes have left of files in a folder, and return how many these were.
+
+    While another process writes states there nothing is removed. Raises FileError.
+    """
+    folder = Path(folder)
+    n = 0
+    try:
+        with _locked(folder, alone=True) as is_locked:
+            for file in folder.glob(f".*{_UNFINISHED}") if is_locked else ():
+                file.unlink(missing_ok=True)
+                n += 1
+    except OSError as error:
+        reason = error.strerror or error
+        raise FileError(f"{printable(str(folder))}: cannot be cleaned: {reason}") from error
+    return n
+
+
+@contextmanager
+def _locked(folder: Path, *, alone: bool = False) -> Iterator[bool]:
+    """Let no other process remove unfinished files of a folder in the block; with `alone` no other
+    one writes there either. Yields whether that is so: some file systems have no locks, and with
+    `alone` nothing is waited for. The system unlocks it when a process ends."""
+    if sys.platform == "win32":
+        yield False
+        return
+    import fcntl
+
+    with ExitStack() as stack:
+        try:
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
+            is_locked = True
+        except OSError:
+            is_locked = False
+        yield is_locked
 
 
 def read_file(path: str | Path) -> tuple[dict[int, SequenceState], dict[str, Any]]:

@@ -9,6 +9,7 @@ import re
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -19,7 +20,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ggmlpy.errors import GgmlpyError
+from ggmlpy.errors import FileError, GgmlpyError
+from ggmlpy.memory.state_file import remove_unfinished
 from ggmlpy.server.anthropic.errors import as_anthropic
 from ggmlpy.server.anthropic.messages import count_tokens, messages
 from ggmlpy.server.endpoint import Call, Endpoint
@@ -189,6 +191,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     service: Service = app.state.service
     models = service.models
+    await asyncio.to_thread(_remove_unfinished, service.settings.slot_save_path)
     tasks = [asyncio.ensure_future(models.load(models.all[0]))]
     if math.isfinite(models.sleep_idle_s):
         tasks.append(asyncio.ensure_future(models.sleep_when_idle()))
@@ -203,6 +206,19 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
             if service.traces is not None:
                 await asyncio.to_thread(service.traces.close)
             service.pool.shutdown()
+
+
+def _remove_unfinished(folder: str | None) -> None:
+    """Remove what servers that were killed have left of slots that they saved."""
+    if folder is None or not Path(folder).is_dir():
+        return
+    try:
+        n = remove_unfinished(folder)
+    except FileError as error:
+        logger.warning("%s", error)
+        return
+    if n:
+        logger.info("%d slots that were not saved whole are removed from %s", n, folder)
 
 
 @contextlib.contextmanager

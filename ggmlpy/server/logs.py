@@ -14,12 +14,12 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from logging.handlers import QueueHandler, QueueListener
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import IO, Any
 
 from ggmlpy.common.quoting import printable
 from ggmlpy.engine.timings import AnswerTimings
@@ -146,20 +146,49 @@ class _Queued(QueueHandler):
         super().enqueue(record)
 
 
+class LogWriter(logging.StreamHandler[IO[str]]):
+    """Writes records to a stream, and goes on where that fails, as on a full disk: the first
+    failure is told on stderr, and later the log itself says that lines may be missing."""
+
+    def __init__(self, stream: IO[str], name: str) -> None:
+        """`name` is what stderr is told."""
+        super().__init__(stream)
+        self._name = name
+        self._is_failing = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        failed, self._is_failing = self._is_failing, False
+        super().emit(record)
+        if failed and not self._is_failing:
+            text = "lines before this one may be missing: they could not be written"
+            super().emit(logging.LogRecord(logger.name, logging.WARNING, "", 0, text, None, None))
+        elif self._is_failing and not failed:
+            self._tell()
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        self._error = sys.exception()
+        if isinstance(self._error, OSError | ValueError):  # ValueError: the stream is closed
+            self._is_failing = True
+        else:
+            super().handleError(record)
+
+    def _tell(self) -> None:
+        reason = getattr(self._error, "strerror", None) or self._error
+        with suppress(OSError, ValueError):
+            print(f"{self._name}: logs cannot be written: {reason}", file=sys.stderr, flush=True)
+
+
 @contextmanager
 def writing_logs(*, as_json: bool = False, file: Path | None = None) -> Iterator[None]:
     """What the package logs in the block is written to stderr, or behind what a file has. Raises
     FileError."""
-    handler: logging.Handler
-    if file is None:
-        handler = logging.StreamHandler(sys.stderr)
-    else:
-        try:
-            handler = logging.FileHandler(file, encoding="utf-8")
-        except OSError as error:
-            raise FileError(
-                f"{printable(str(file))}: logs cannot be written: {error.strerror or error}"
-            ) from None
+    name = "stderr" if file is None else printable(str(file))
+    try:
+        stream = sys.stderr if file is None else file.open("a", encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or error
+        raise FileError(f"{name}: logs cannot be written: {reason}") from None
+    handler = LogWriter(stream, name)
     plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
     handler.setFormatter(JsonLines() if as_json else plain)
     package, level = logging.getLogger("ggmlpy"), logger.level
@@ -175,3 +204,6 @@ def writing_logs(*, as_json: bool = False, file: Path | None = None) -> Iterator
         logger.setLevel(level)
         listener.stop()
         handler.close()
+        if file is not None:
+            with suppress(OSError):  # what is left of lines that could not be written
+                stream.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from ggmlpy import Llama, packaged_model
 from ggmlpy.errors import FileError
 from tests.cli.conftest import Run
+from tests.processes import largest_file
 
 pytest.importorskip("starlette", reason="the extra ggmlpy[server] is not installed")
 from ggmlpy.server.batch import read_done, read_requests
@@ -172,3 +174,25 @@ def test_answers_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
         done = run("batch", str(source), str(full))
         assert done.code == 1
         assert "No space left" in done.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit for files")
+def test_answers_on_a_full_disk(run: Run, tmp_path: Path) -> None:
+    """Lines are whole or not there, and the same command goes on behind them."""
+    source = write(tmp_path / "in.jsonl", [request(f"r{i}") for i in range(12)])
+    out = tmp_path / "out.jsonl"
+    n_done = 0
+    for i in range(3):
+        with largest_file(1500 * (i + 1)):
+            said = run("batch", str(source), str(out), "-np", "2").err
+        n = len(answers_in(out))
+        assert out.read_bytes().endswith(b"}\n")
+        assert n_done < n < 12
+        assert said.splitlines()[-1] == (
+            f"ggmlpy: error: the answers cannot be written: File too large; {n - n_done} of this"
+            " run are whole in the file, behind which the same command goes on"
+        )
+        n_done = n
+    said = run("batch", str(source), str(out)).err
+    assert f"{n_done} of 12 requests have their answers already" in said
+    assert len(answers_in(out)) == 12

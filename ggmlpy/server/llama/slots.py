@@ -9,7 +9,7 @@ from typing import Any
 
 from ggmlpy.engine.request_state import RequestState
 from ggmlpy.engine.slots import Slot
-from ggmlpy.errors import MissingFile, StateError
+from ggmlpy.errors import FileError, MissingFile, StateError
 from ggmlpy.llama import Llama
 from ggmlpy.memory.llama_state import LlamaState
 from ggmlpy.server.endpoint import Call
@@ -89,7 +89,14 @@ async def _save(call: Call, hosted: Hosted, seq: int) -> dict[str, Any]:
     name, path = _path(call)
     started = perf_counter()
     await _check_free(hosted, seq)
-    state = await hosted.llm.save_state(path, seq=seq)
+    try:
+        state = await hosted.llm.save_state(path, seq=seq)
+    except FileError as error:
+        cause = error.__cause__
+        if not isinstance(cause, OSError):
+            raise
+        reason = cause.strerror or cause  # the path is nobody's business
+        raise ApiError(500, f"{name} cannot be saved: {reason}", param="filename") from error
     size = await call.in_pool(lambda: path.stat().st_size)
     return {
         "id_slot": seq,
