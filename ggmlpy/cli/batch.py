@@ -174,11 +174,9 @@ class _Progress:
 
 def _n_tokens(body: Any) -> int:
     """Of an answer, as its API counts them: /embedding has a list, and no count."""
-    usage = body.get("usage") if isinstance(body, dict) else None
-    if not isinstance(usage, dict):
-        return 0
-    n: int = usage.get("completion_tokens", usage.get("output_tokens", 0))
-    return n
+    found = body.get("usage") if isinstance(body, dict) else None
+    usage: dict[str, int] = found if isinstance(found, dict) else {}
+    return usage.get("completion_tokens", usage.get("output_tokens", 0))
 
 
 def _opened(path: Path) -> FileIO:

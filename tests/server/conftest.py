@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from logging.handlers import QueueHandler
 from threading import Thread
 from time import monotonic, sleep
 from typing import Any
@@ -144,3 +146,10 @@ def local_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(socket, "getaddrinfo", local)
     monkeypatch.setenv("LANGSMITH_TRACING", "false")
+
+
+def n_waiting() -> int:
+    """Records of the log that are not written yet."""
+    handlers = logging.getLogger("ggmlpy").handlers
+    queues: list[Any] = [each.queue for each in handlers if isinstance(each, QueueHandler)]
+    return sum(queue.qsize() for queue in queues)

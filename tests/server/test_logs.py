@@ -8,7 +8,6 @@ import os
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from logging.handlers import QueueHandler
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from ggmlpy.errors import FileError
 from ggmlpy.server import Settings
 from ggmlpy.server.logs import request_id, writing_logs
 from ggmlpy.server.openai import results
-from tests.server.conftest import MODEL, running, wait_for
+from tests.server.conftest import MODEL, n_waiting, running, wait_for
 
 SECRET, PROMPT = "key-that-nobody-sees", "A prompt that nobody sees"
 BODY = {"prompt": PROMPT, "max_tokens": 3, "temperature": 0}
@@ -177,10 +176,3 @@ def test_logging_does_not_wait_for_who_reads(tmp_path: Path) -> None:
     assert n_lost > 0
     assert said[-2:] == [f"{n_lost} lines of the log are lost", "there is room again"]
     assert said[:-2] == [f"line {i}" for i in range(12_000 - n_lost)]
-
-
-def n_waiting() -> int:
-    """Records that are not written yet."""
-    handlers = logging.getLogger("ggmlpy").handlers
-    queues: list[Any] = [each.queue for each in handlers if isinstance(each, QueueHandler)]
-    return sum(queue.qsize() for queue in queues)
