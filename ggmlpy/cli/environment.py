@@ -16,6 +16,7 @@ _PLAIN = (
     " --n-gpu-layers-draft --spec-draft-model --spec-type --cache-ram --kv-unified --alias --host"
     " --port --cors-origins --ui --api-key-file --ssl-key-file --ssl-cert-file --timeout"
     " --models-dir --models-max --models-autoload --chat-template --chat-template-file --pooling"
+    " --chat-template-kwargs --reasoning --reasoning-effort --context-shift"
 )
 ENVIRONMENT = {
     **{f"LLAMA_ARG_{name[2:].upper().replace('-', '_')}": name for name in _PLAIN.split()},
@@ -25,6 +26,8 @@ ENVIRONMENT = {
     "LLAMA_ARG_ENDPOINT_PROPS": "--props",
     "LLAMA_ARG_ENDPOINT_SLOTS": "--slots",
     "LLAMA_ARG_N_PARALLEL": "--parallel",
+    "LLAMA_ARG_THINK": "--reasoning-format",
+    "LLAMA_ARG_THINK_BUDGET": "--reasoning-budget",
     "LLAMA_ARG_ROPE_SCALING_TYPE": "--rope-scaling",
     "LLAMA_ARG_UBATCH": "--ubatch-size",
 }

@@ -158,23 +158,20 @@ ABSENT = (
     _row("--log-prompts-dir", "not supported"),
     # serve
     _row(
-        "--keep --grammar --grammar-file -j --json-schema -jf --json-schema-file -r"
-        " --reverse-prompt --context-shift --no-context-shift --chat-template-kwargs"
-        " --reasoning-format --reasoning-effort --reasoning-budget --embd-normalize",
-        "a request says it: `n_keep`, `grammar`, `json_schema`, `stop`, `context_shift`,"
-        " `chat_template_kwargs`, `reasoning_format`, `reasoning_effort`, `reasoning_budget`,"
-        " `embd_normalize`",
+        "--grammar --grammar-file -j --json-schema -jf --json-schema-file -r --reverse-prompt"
+        " --embd-normalize",
+        "a request says it: `grammar`, `json_schema`, `stop`, `embd_normalize`",
         "serve",
     ),
     _row(
-        "-rea --reasoning --reasoning-preserve --no-reasoning-preserve",
-        'a request says it: `chat_template_kwargs`, as {"enable_thinking": false}',
+        "--reasoning-preserve --no-reasoning-preserve",
+        "`--chat-template-kwargs '{\"preserve_reasoning\": true}'`",
         "serve",
     ),
     _row("--reasoning-budget-message", "`reasoning_budget` ends reasoning without one", "serve"),
     _row(
         "--skip-chat-parsing --no-skip-chat-parsing",
-        "`reasoning_format` of a request leaves reasoning in the content",
+        "`--reasoning-format none` leaves reasoning in the content",
         "serve",
     ),
     _row("-e --escape --no-escape", "texts come in JSON", "serve"),

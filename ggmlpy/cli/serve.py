@@ -27,6 +27,7 @@ from ggmlpy.cli.environment import with_environment
 from ggmlpy.cli.guard import complain
 from ggmlpy.cli.loading import loading
 from ggmlpy.cli.options import ModelOptions
+from ggmlpy.cli.reasoning_options import ReasoningOptions, reasoning_options
 from ggmlpy.cli.sampling_options import FRESH_SEED, SamplingOptions
 from ggmlpy.cli.server_options import (
     ClusterOptions,
@@ -57,6 +58,7 @@ N_PARALLEL = 8  # without -np
 @options.model_options
 @options.sampling_options
 @template_options
+@reasoning_options
 @draft_options
 @adapter_options
 @cluster_options
@@ -69,14 +71,16 @@ def serve(
     setup: ModelOptions,
     sampling: SamplingOptions,
     template: TemplateOptions,
+    reasoning: ReasoningOptions,
     draft: DraftOptions,
     adapters: AdapterOptions,
     cluster: ClusterOptions,
 ) -> None:
     """Serve a model over HTTP: OpenAI's API and llama-server's, and a page for people.
 
-    Requests of all clients run together, -np at a time. Sampling options are those of requests that
-    have none. Ctrl-C, or SIGTERM, lets running answers finish, for 30 seconds at most.
+    Requests of all clients run together, -np at a time. Options of sampling, reasoning and the end
+    of the context are those of requests that do not say them. Ctrl-C, or SIGTERM, lets running
+    answers finish, for 30 seconds at most.
 
     Examples:
       ggmlpy serve
@@ -101,7 +105,8 @@ def serve(
         "overrides": template.overrides(),
         **adapters.arguments(),
     }
-    settings = server.settings(defaults)
+    chat_defaults = reasoning.as_arguments()
+    settings = server.settings(defaults, chat_defaults)
     if server.check:
         _check(path, setup, arguments["n_seq_max"], arguments["kv_layout"])
         return
@@ -132,7 +137,7 @@ def serve(
             server,
             {file: partial(open, file) for file in files},
             settings,
-            lambda: server.settings(defaults),
+            lambda: server.settings(defaults, chat_defaults),
             tls,
         )
 

@@ -158,6 +158,18 @@ class ServerOptions(SharedOptions):
         type=click.Choice(("none", "mean", "cls", "last", "rank")),
         show_default="what the file says",
     )
+    context_shift: bool = setting(
+        False,
+        "--context-shift/--no-context-shift",
+        "A full context loses the older half of its tokens, and the answer goes on; else it ends.",
+        show_default=False,
+    )
+    n_keep: int = setting(
+        0,
+        "--keep N",
+        "Tokens of a prompt that --context-shift never loses, besides BOS; -1: all.",
+        type=Whole(0, unlimited=-1),
+    )
     metrics: bool = setting(False, "--metrics", "Have /metrics, for Prometheus.", is_flag=True)
     props: bool = setting(False, "--props", "Let clients change settings at /props.", is_flag=True)
     slots: bool = setting(True, "--slots/--no-slots", "Have /slots, which shows what runs.")
@@ -183,16 +195,17 @@ class ServerOptions(SharedOptions):
     )
     ui: bool = setting(True, "--ui/--no-ui --webui/--no-webui", "Have a page for people at /.")
 
-    def settings(self, defaults: dict[str, Any]) -> Settings:
-        """Of the server; `defaults` are options of requests that do not have them. Raises
-        FileError."""
+    def settings(self, defaults: dict[str, Any], chat_defaults: dict[str, Any]) -> Settings:
+        """Of the server; `defaults` are options of requests that do not have them, and
+        `chat_defaults` those of chats besides. Raises FileError."""
         from ggmlpy.server.settings import Settings
 
         folder = self.slot_save_path
         if folder is not None and not folder.is_dir():
             raise MissingFile(f"--slot-save-path {printable(str(folder))}: there is no such folder")
+        ends = {"context_shift": self.context_shift, "n_keep": self.n_keep}
         if self.n_predict > 0:
-            defaults = {**defaults, "max_tokens": self.n_predict}
+            ends["max_tokens"] = self.n_predict
         return Settings(
             api_keys=self.keys(),
             cors_origins=tuple(_names(self.cors_origins)),
@@ -207,7 +220,8 @@ class ServerOptions(SharedOptions):
             otlp_endpoint=self.otlp_traces_endpoint,
             log_prompts=self.log_prompts,
             slot_save_path=None if self.slot_save_path is None else str(self.slot_save_path),
-            defaults=defaults,
+            defaults={**defaults, **ends},
+            chat_defaults=chat_defaults,
         )
 
     def writing_logs(self) -> AbstractContextManager[None]:

@@ -31,3 +31,4 @@ class Settings:
     log_prompts: bool = False  # whether logs have the bodies of requests
     slot_save_path: str | None = None  # the folder of saved slots
     defaults: Mapping[str, Any] = field(default_factory=dict)  # options of requests without them
+    chat_defaults: Mapping[str, Any] = field(default_factory=dict)  # and of chats alone

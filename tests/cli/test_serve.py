@@ -121,17 +121,21 @@ def test_a_server_reloads_its_keys_and_stops(tmp_path: Path) -> None:
                 with error:
                     return error.code
 
+        def until_logged(text: str) -> None:
+            until = monotonic() + 60
+            while text not in log.read_text():
+                assert monotonic() < until
+                sleep(0.02)
+
         assert (status("first"), status("second")) == (200, 401)
         keys.write_text("second\n")
         server.send_signal(signal.SIGHUP)
         assert "answers at" in server.stderr.readline().decode()  # it is loaded anew
+        until_logged("reloaded")
         assert (status("first"), status("second")) == (401, 200)
         keys.write_text("# none\n")  # it keeps those that it has
         server.send_signal(signal.SIGHUP)
-        until = monotonic() + 60
-        while "not reloaded" not in log.read_text():
-            assert monotonic() < until
-            sleep(0.02)
+        until_logged("not reloaded")
         assert (status("first"), status("second")) == (401, 200)
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) in (0, -signal.SIGTERM)
@@ -159,6 +163,45 @@ def test_a_chat_template_in_place_of_the_files(tmp_path: Path) -> None:
         assert made["prompt"] == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
         [pooled] = post("/embedding", content="Once upon a time")
         assert len(pooled["embedding"]) == 1  # of all tokens together
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) in (0, -signal.SIGTERM)
+
+
+def test_what_requests_do_not_say(tmp_path: Path) -> None:
+    """Variables of the template, reasoning, and the end of the context, for all requests."""
+    template = "{{ day }} {{ enable_thinking }} {{ messages[0].content }}"
+    options = [
+        "--port",
+        "0",
+        "-c",
+        "64",
+        "-np",
+        "1",
+        "--log-disable",
+        "--ignore-eos",
+        "--keep",
+        "-1",
+    ]
+    options += ["--chat-template", template, "--chat-template-kwargs", '{"day": "Monday"}']
+    options += ["-rea", "off", "--reasoning-budget", "7", "--context-shift"]
+    with start("serve", *options, stdout=subprocess.DEVNULL) as server:
+        assert server.stderr is not None
+        url = re.search(r"http://127\.0\.0\.1:\d+", server.stderr.readline().decode())
+        assert url is not None
+
+        def post(path: str, **body: Any) -> Any:
+            with urlopen(Request(url[0] + path, json.dumps(body).encode()), timeout=60) as response:
+                return json.load(response)
+
+        messages = [{"role": "user", "content": "Hi"}]
+        assert post("/apply-template", messages=messages)["prompt"] == "Monday False Hi"
+        other = {"day": "Sunday"}
+        made = post("/apply-template", messages=messages, chat_template_kwargs=other)
+        assert made["prompt"] == "Sunday False Hi"
+        chat = post("/v1/chat/completions", messages=messages, max_tokens=100)
+        assert chat["usage"]["completion_tokens"] == 100  # beyond the context, which was shifted
+        asked = {"prompt": "Once", "max_tokens": 100, "context_shift": False}
+        assert post("/v1/completions", **asked)["usage"]["completion_tokens"] < 64
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) in (0, -signal.SIGTERM)
 

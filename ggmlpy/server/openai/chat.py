@@ -108,17 +108,20 @@ def chat_options(call: Call, hosted: Hosted, body: Mapping[str, Any]) -> dict[st
     asked = read(body, _CHAT)
     if asked.get("top_logprobs") and not asked.get("logprobs"):
         raise invalid("top_logprobs", "top_logprobs is given, but logprobs is not true")
+    usual = call.settings.chat_defaults
     options = {
         "max_tokens": None,
+        **usual,
         **read_options(body, call.settings.defaults, hosted.llm.llama.tokenizer),
         **asked,
         "model": hosted.name,
     }
     effort = options.pop("reasoning_effort", None)
+    told: dict[str, Any] = {}
     if effort is not None:
-        kwargs = options.get("chat_template_kwargs", {})
         told = {"enable_thinking": False} if effort == "none" else {"reasoning_effort": effort}
-        options["chat_template_kwargs"] = {**told, **kwargs}
+    kwargs = asked.get("chat_template_kwargs", {})
+    options["chat_template_kwargs"] = {**usual.get("chat_template_kwargs", {}), **told, **kwargs}
     return options
 
 
