@@ -23,6 +23,8 @@ import uvicorn
 
 from ggmlpy.server import Hosted, Models, Settings, create_app
 from ggmlpy.server.protocol import LimitedProtocol
+from tests.server.browser import Browser, Page, open_browser
+from tests.server.chats import opened
 
 MODEL = "stories"
 N_SEQS = 4
@@ -133,6 +135,22 @@ def client(server: Server) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, timeout=60) as made:
         yield made
     wait_for(server.is_idle)  # whatever a test did, nothing is left
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with open_browser(tmp_path_factory.mktemp("profile")) as made:
+        yield made
+
+
+@pytest.fixture
+def page(browser: Browser, server: Server) -> Iterator[Page]:
+    """The page, just opened, in a tab that knows no chats."""
+    made = opened(browser, server)
+    yield made
+    assert made.problems == []
+    made.go(f"{server.url}/health")  # so that it asks for nothing more
+    wait_for(server.is_idle)
 
 
 @pytest.fixture

@@ -1,11 +1,9 @@
-"""The page in a browser: chat, settings, keyboard, the live view."""
+"""The page in a browser: chat, settings, the live view."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
@@ -13,70 +11,23 @@ import httpx
 import pytest
 
 from ggmlpy.server import Settings
-from ggmlpy.server.page import assets
-from tests.server.browser import Browser, Page, chromium, open_browser
+from tests.server.browser import Browser, Page, chromium
+from tests.server.chats import (
+    IS_DONE,
+    N_MESSAGES,
+    answer,
+    answer_with,
+    opened,
+    record_requests,
+    say,
+    set_settings,
+)
 from tests.server.conftest import N_SEQS, Server, open_model, running, wait_for
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no Chromium")
 
 N_CLIENTS = 32
-IS_DONE = "document.getElementById('stop').hidden"
-N_MESSAGES = "document.querySelectorAll('.message').length"
 ENDLESS = {"ignore_eos": True, "max_tokens": 480}
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with open_browser(tmp_path_factory.mktemp("profile")) as made:
-        yield made
-
-
-@pytest.fixture
-def page(browser: Browser, server: Server) -> Iterator[Page]:
-    """The page, just opened, in a tab that knows no chats."""
-    made = opened(browser, server)
-    yield made
-    assert made.problems == []
-    made.go(f"{server.url}/health")  # so that it asks for nothing more
-    wait_for(server.is_idle)
-
-
-def opened(browser: Browser, server: Server) -> Page:
-    page = browser.page()
-    page.size(1280, 900)
-    page.go(f"{server.url}/")
-    page.wait("document.getElementById('model').options.length === 1")
-    return page
-
-
-def set_settings(page: Page, **settings: Any) -> None:
-    """As the dialog keeps them."""
-    page.evaluate(f"localStorage.setItem('ggmlpy.settings', {json.dumps(json.dumps(settings))})")
-    page.go()
-    page.wait("document.getElementById('model').value")
-
-
-def record_requests(page: Page) -> None:
-    """Keep the bodies of requests in `window.bodies`."""
-    page.evaluate(
-        "(() => { window.bodies = []; const before = fetch; window.fetch = (path, options) => {"
-        " if (options.body) bodies.push(JSON.parse(options.body)); return before(path, options);"
-        " }; })()"
-    )
-
-
-def say(page: Page, text: str) -> None:
-    n = page.evaluate(N_MESSAGES)
-    page.evaluate("document.getElementById('input').focus()")
-    page.type(text)
-    page.press("Enter")
-    page.wait(f"{N_MESSAGES} === {n + 2}")
-
-
-def answer(page: Page) -> str:
-    """The text of the last message, when it is complete."""
-    page.wait(IS_DONE)
-    return str(page.evaluate("[...document.querySelectorAll('.message .body')].at(-1).innerText"))
 
 
 def test_an_answer_comes_as_it_is_made(page: Page) -> None:
@@ -219,82 +170,6 @@ def test_chats_are_kept(page: Page, server: Server) -> None:
     assert page.evaluate(titles) == ["About dogs"]
 
 
-def test_keyboard_alone(page: Page) -> None:
-    """Tab goes through all that can be used, in the order in which it is read."""
-    set_settings(page, sampling={"max_tokens": 5})
-    page.type("Hello")  # the message has the focus from the start
-    page.press("Enter")
-    answer(page)
-    assert page.evaluate("document.activeElement.id") == "input"
-    page.evaluate("document.activeElement.blur(); document.querySelector('.skip').focus()")
-    visited = []
-    for _ in range(40):
-        page.press("Tab")
-        visited.append(
-            page.evaluate(
-                "(({id, innerText, tagName}) => id || innerText || tagName)(document.activeElement)"
-            )
-        )
-        assert page.evaluate("document.activeElement.matches(':focus-visible')") or (
-            visited[-1] == "BODY" or "\n" in visited[-1]
-        )
-    order = ["chats-toggle", "engine-toggle", "settings-open", "new-chat", "messages", "Retry",
-             "input", "send", "What is a step?", "What is a slot?"]  # fmt: skip
-    places = [visited.index(each) for each in order]
-    assert places == sorted(places)
-    page.evaluate("document.getElementById('settings-open').focus()")
-    page.press("Enter")
-    page.wait("document.getElementById('settings').open")
-    page.press("Escape")
-    page.wait("!document.getElementById('settings').open")
-    assert page.evaluate("document.activeElement.id") == "settings-open"
-
-
-def test_everything_that_can_be_used_has_a_name(page: Page) -> None:
-    set_settings(page, sampling={"max_tokens": 5})
-    say(page, "Hello")
-    answer(page)
-    for opened in (False, True):
-        if opened:
-            page.click("#settings-open")
-        nodes = page.send("Accessibility.getFullAXTree")["nodes"]
-        roles = {"button", "textbox", "combobox", "spinbutton", "link", "image", "img", "dialog",
-                 "DisclosureTriangle", "log", "region", "navigation", "table"}  # fmt: skip
-        found = [
-            (node["role"]["value"], node.get("name", {}).get("value", ""))
-            for node in nodes
-            if not node["ignored"] and node["role"]["value"] in roles
-        ]
-        assert len(found) > 12
-        assert [each for each in found if not each[1] and each[0] != "table"] == []
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_a_phone(page: Page, dark: bool) -> None:
-    """Nothing is wider than the screen, in any panel."""
-    set_settings(page, sampling={"max_tokens": 40})
-    page.size(360, 740, dark=dark)
-    say(page, "Hello")
-    answer(page)
-    widths = (
-        "[document.documentElement.scrollWidth,"
-        " ...['messages', 'engine', 'chats'].map((id) => document.getElementById(id).scrollWidth)]"
-    )
-    assert max(page.evaluate(widths)) <= 360
-    page.click("#engine-toggle")
-    page.wait("document.getElementById('slots').rows.length > 1")
-    assert max(page.evaluate(widths)) <= 360
-    assert page.evaluate("document.querySelector('main').checkVisibility()") is False
-    page.click("#chats-toggle")
-    assert page.evaluate("document.querySelector('main').checkVisibility()") is True
-    assert max(page.evaluate(widths)) <= 360
-    page.click("#new-chat")
-    assert page.evaluate("document.getElementById('chats').checkVisibility()") is False
-    assert page.evaluate("document.getElementById('chats-toggle').ariaExpanded") == "false"
-    page.click("#settings-open")
-    assert page.evaluate("document.getElementById('settings').scrollWidth") <= 360
-
-
 @pytest.mark.parametrize("layout", ["unified", "split", "paged"])
 def test_the_view_under_load(browser: Browser, layout: Any) -> None:
     with running(open=lambda: open_model(kv_layout=layout)) as server:
@@ -333,6 +208,22 @@ def test_the_view_under_load(browser: Browser, layout: Any) -> None:
         page.wait("document.getElementById('engine-state').textContent === 'idle'")
         assert page.problems == []
         page.go("about:blank")
+
+
+def test_the_rate_is_never_negative(page: Page, server: Server) -> None:
+    """The engine counts anew once it was idle."""
+    page.evaluate(
+        "(() => { const box = document.getElementById('rate'); window.rates = [];"
+        " new MutationObserver(() => rates.push(Number(box.textContent)))"
+        ".observe(box, {childList: true, characterData: true, subtree: true}); })()"
+    )
+    page.wait("document.getElementById('engine-state').textContent === 'idle'")
+    for n in (400, 5):
+        page.evaluate("rates.length = 0")
+        body = {"prompt": "Once", "max_tokens": n, "ignore_eos": True}
+        httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).raise_for_status()
+        page.wait("rates.some((each) => each) && rates.at(-1) === 0")
+        assert min(page.evaluate("rates")) >= 0
 
 
 def test_nobody_watches_a_view_that_is_hidden(page: Page, server: Server) -> None:
@@ -380,12 +271,7 @@ def test_reasoning_and_tool_calls(page: Page) -> None:
         {"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]},
     ]
     events = [{"choices": [{"delta": each, "finish_reason": None}]} for each in deltas]
-    text = "".join(f"data: {json.dumps(each)}\n\n" for each in events) + "data: [DONE]\n\n"
-    page.evaluate(
-        "(() => { const before = fetch; window.fetch = async (path, options) =>"
-        " options.body ? new Response(new Blob(["
-        f"{json.dumps(text)}])) : before(path, options); }})()"
-    )
+    answer_with(page, *events)
     say(page, "What is the weather?")
     assert answer(page) == "It is sunny."
     reasoning = ".message.assistant details.reasoning"
@@ -465,31 +351,3 @@ def test_markdown_of_anything_is_quick_and_harmless(page: Page) -> None:
             " return performance.now() - t; })"
         )
         assert spent < 1000, text[:20]
-
-
-def test_contrast() -> None:
-    """Of all colours of text on all grounds, in both themes: WCAG's AA."""
-    css = (Path(assets.__file__).with_name("static") / "style.css").read_text()
-    themes = [
-        dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
-        for block in re.findall(r"color-scheme: (?:light|dark);(.*?)}", css, re.S)
-    ]
-    assert len(themes) == 3
-    assert themes[1] == themes[2]
-    for theme in themes:
-        for ground in ("page", "panel", "mine", "code"):
-            for text in ("text", "muted", "accent", "error"):
-                assert contrast(theme[text], theme[ground]) >= 4.5, (text, ground)
-        assert contrast(theme["on-accent"], theme["accent"]) >= 4.5
-
-
-def contrast(one: str, other: str) -> float:
-    """Source: www.w3.org/TR/WCAG22/#dfn-contrast-ratio"""
-
-    def luminance(colour: str) -> float:
-        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b
-
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)

@@ -55,5 +55,15 @@ byId("chat-list").addEventListener("click", () => updates.forEach((each) => each
 document.addEventListener("visibilitychange", () => updates.forEach((each) => each()));
 updates.forEach((each) => each());
 
+// Where the list of chats lies over the page, Escape closes it, and stops nothing.
+document.addEventListener("keydown", (event) => {
+  const { display, position } = getComputedStyle(byId("chats"));
+  const isOver = display !== "none" && position === "absolute";
+  if (event.key !== "Escape" || !isOver || document.querySelector("dialog[open]")) return;
+  event.stopPropagation();
+  byId("chats-toggle").click();
+  byId("chats-toggle").focus();
+}, true);
+
 showModels().catch((error) => { byId("notice").textContent = error.message; });
 byId("input").focus();

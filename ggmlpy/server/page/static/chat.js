@@ -123,7 +123,7 @@ export class Chat {
     }
     clearTimeout(timer);
     this.running = null;
-    announcer.end(message.error || message.content, message.state);
+    announcer.end(message);
     const wasAtEnd = this.isAtEnd();
     this.keep();
     this.showAll();
@@ -229,6 +229,7 @@ export class Chat {
         this.showAll();
         this.scrollDown(true);
         document.body.classList.remove("shows-chats");
+        this.box.focus({ preventScroll: true }); // the button is gone
       });
       const remove = element("button", { type: "button", className: "small" }, "×");
       remove.setAttribute("aria-label", `Delete chat ${title}`);
@@ -292,8 +293,9 @@ class Announcer {
     if (end >= 0) this.say(text.slice(this.n, (this.n += end + 1)));
   }
 
-  end(text, state) {
-    this.say(text.slice(this.n));
+  end({ content, error, state }) {
+    this.say(content.slice(this.n));
+    if (error) this.say(error);
     if (state === "stopped") this.say("Stopped.");
   }
 

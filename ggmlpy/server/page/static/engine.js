@@ -83,7 +83,9 @@ export class EngineView {
     }
     const before = this.last;
     if (before && data.time_s > before.time_s) {
-      const n = data.totals.n_generated - before.totals.n_generated;
+      const made = data.totals.n_generated;
+      const known = before.totals.n_generated;
+      const n = made < known ? made : made - known; // the counts begin anew after an idle time
       this.history.push([data.time_s, n / (data.time_s - before.time_s)]);
     }
     this.history = this.history.filter(([time]) => time > data.time_s - SHOWN_S);

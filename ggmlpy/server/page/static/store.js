@@ -22,7 +22,8 @@ function save(name, value) {
   }
 }
 
-const isMessage = (each) => each && typeof each.role === "string";
+const isMessage = (each) =>
+  each && typeof each.role === "string" && typeof each.content === "string";
 const isChat = (each) => each && Array.isArray(each.messages) && each.messages.every(isMessage);
 
 export class Store {
