@@ -3,7 +3,8 @@
 The engine gets as many sequences as it runs, and a few more, so that it has the next one at hand.
 All others wait here, where clients take turns: one with many requests delays one with few by one
 request each. A client is an API key, or an address where there are no keys. Where too many wait, a
-request is refused at once, and told when to come again.
+request is refused at once, and told when to come again: the last one of a client that has more
+here, or else the one that comes.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Gate:
         """Wait for a slot before entering, so that those who wait for it delay no others. Raises
         ApiError if too many wait."""
         if self.n_waiting >= self.max_waiting:
-            raise self._too_many()
+            raise self._too_many(1)
         self.n_waiting += 1
         lock = self._slots.setdefault(slot, asyncio.Lock())
         try:
@@ -76,8 +77,7 @@ class Gate:
         if not self._queues and self.n_inside + n <= self.capacity:
             self.n_inside += n
             return
-        if self.n_waiting + n > self.max_waiting:
-            raise self._too_many()
+        self._make_room(client, n)
         ticket = _Ticket(n, asyncio.get_running_loop().create_future())
         self._queues.setdefault(client, deque()).append(ticket)
         self.n_waiting += n
@@ -86,17 +86,41 @@ class Gate:
         except asyncio.CancelledError:
             if ticket in self._queues.get(client, ()):
                 self._forget(client, ticket)
-            elif not ticket.turn.cancelled():  # it had its turn meanwhile
-                self.n_inside -= n
+            elif not ticket.turn.cancelled() and ticket.turn.exception() is None:
+                self.n_inside -= n  # it had its turn meanwhile
             self._let_in()
             raise
 
-    def _too_many(self) -> ApiError:
+    def _make_room(self, client: str, n: int) -> None:
+        """Raise ApiError if `n` more sequences of a client may not wait. Those who have more here
+        than it would have lose their last requests for it."""
+        n_over = self.n_waiting + n - self.max_waiting
+        if n_over <= 0:
+            return
+        tickets = {each: list(queue) for each, queue in self._queues.items()}
+        counts = {each: sum(ticket.n for ticket in queue) for each, queue in tickets.items()}
+        n_own = counts.pop(client, 0) + n
+        lost: list[tuple[str, _Ticket]] = []
+        while n_over > 0:
+            largest = max(counts, key=lambda each: counts[each], default=client)
+            if largest == client or counts[largest] - tickets[largest][-1].n < n_own:
+                raise self._too_many(n)
+            ticket = tickets[largest].pop()
+            lost.append((largest, ticket))
+            counts[largest] -= ticket.n
+            n_over -= ticket.n
+        for _, ticket in lost:
+            if not ticket.turn.done():
+                ticket.turn.set_exception(self._too_many(ticket.n))
+        for each, ticket in lost:
+            self._forget(each, ticket)
+
+    def _too_many(self, n: int) -> ApiError:
         wait = self.retry_after_s()
         return ApiError(
             429,
-            f"{self.n_waiting} sequences wait for this model, the most that may:"
-            f" try again in {wait} s",
+            f"{self.n_waiting} sequences wait for this model, and with {n} of this request there"
+            f" would be more than the {self.max_waiting} that may: try again in {wait} s",
             code="rate_limit_exceeded",
             headers={"Retry-After": str(wait)},
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -143,23 +144,46 @@ class Metrics:
                 "--metrics needs the package prometheus-client: pip install 'ggmlpy[server]'"
             ) from None
         self._totals: dict[str, Totals] = {}
-        self._loads: dict[str, Load] = {}
+        self._loads: dict[str, Load] = {}  # when somebody asked last
+        self._n_steps = 0  # of engines that are no more
+        self._n_sequences_run = 0
         self._generate = prometheus_client.generate_latest
 
     def add(self, model: str, timings: AnswerTimings, spent_s: float, reason: str) -> None:
         """Count an answer of a model."""
         self._totals.setdefault(model, Totals()).add(timings, spent_s, reason)
 
-    def text(self, loads: dict[str, Load]) -> bytes:
+    def now(self, loads: dict[str, Load]) -> Snapshot:
         """All metrics now. `loads` has those of the models that are loaded."""
+        for model, before in self._loads.items():
+            load = loads.get(model, Load())
+            if load.n_steps < before.n_steps:  # it was unloaded: counters go on from there
+                self._n_steps += before.n_steps
+                self._n_sequences_run += before.n_sequences_run
         self._loads = loads
-        return self._generate(self)
+        for model in sorted(loads):
+            self._totals.setdefault(model, Totals())
+        n_steps = self._n_steps + sum(each.n_steps for each in loads.values())
+        n_run = self._n_sequences_run + sum(each.n_sequences_run for each in loads.values())
+        return Snapshot(deepcopy(self._totals), loads, n_steps, n_run)
+
+    def text(self, snapshot: Snapshot) -> bytes:
+        """In Prometheus' format. Any thread may make it."""
+        return self._generate(snapshot)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The metrics at one moment."""
+
+    _totals: dict[str, Totals]
+    _loads: dict[str, Load]
+    _n_steps: int
+    _n_sequences_run: int
 
     def collect(self) -> Iterator[Metric]:
         """For prometheus-client."""
         yield from self._of_llama_server()
-        for model in sorted(self._totals.keys() | self._loads.keys()):
-            self._totals.setdefault(model, Totals())
         yield from self._of_vllm()
 
     def _of_llama_server(self) -> Iterator[Metric]:
@@ -171,8 +195,7 @@ class Metrics:
         n_decoded = sum(each.n_decoded for each in totals)
         prompt_s = sum(each.prompt_s for each in totals)
         decode_s = sum(each.decode_s for each in totals)
-        n_steps = sum(each.n_steps for each in loads)
-        n_run = sum(each.n_sequences_run for each in loads)
+        n_steps, n_run = self._n_steps, self._n_sequences_run
         counters = {
             "prompt_tokens": ("Tokens of prompts that were run.", n_prompt),
             "prompt_tokens_cached": (

@@ -20,7 +20,8 @@ async def metrics(call: Call) -> Response:
         if each.is_loaded:
             with call.models.watching(each):
                 loads[each.name] = await _load_of(each)
-    return Response(await call.in_pool(lambda: kept.text(loads)), media_type=CONTENT_TYPE)
+    snapshot = kept.now(loads)
+    return Response(await call.in_pool(lambda: kept.text(snapshot)), media_type=CONTENT_TYPE)
 
 
 async def _load_of(hosted: Hosted) -> Load:

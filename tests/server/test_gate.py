@@ -125,14 +125,74 @@ def test_too_many_are_sent_away() -> None:
     async def test(requests: Requests) -> None:
         for name in ("a1", "a2", "a3"):
             await requests.come(name)
-        with pytest.raises(ApiError, match="2 sequences wait") as refused:
-            async with requests.gate.admitted("b"):
+        with pytest.raises(ApiError, match=r"2 sequences wait.* the 2 that may") as refused:
+            async with requests.gate.admitted("a"):
                 pass
         assert refused.value.status == 429
         assert int(refused.value.headers["Retry-After"]) >= 1
         await requests.leave("a1")
-        await requests.come("b1")
+        await requests.come("a4")
         assert requests.gate.n_waiting == 2
+
+    run(test, capacity=1, max_waiting=2)
+
+
+def test_a_client_does_not_have_the_queue_for_itself() -> None:
+    """The last of its requests goes for that of one who has fewer, until both have as many."""
+
+    async def test(requests: Requests) -> None:
+        for name in ("a1", "a2", "a3", "a4", "a5", "b1"):
+            await requests.come(name)
+        await asyncio.sleep(0)
+        with pytest.raises(ApiError, match="4 sequences wait"):
+            await requests.tasks["a5"]
+        await requests.come("b2")
+        await requests.come("b3")
+        await asyncio.sleep(0)
+        with pytest.raises(ApiError):
+            await requests.tasks["a4"]
+        with pytest.raises(ApiError):
+            await requests.tasks["b3"]
+        assert requests.gate.n_waiting == 4
+        order = []
+        while requests.inside:
+            order.append(requests.inside[0])
+            await requests.leave(order[-1])
+        assert order == ["a1", "a2", "b1", "a3", "b2"]
+
+    run(test, capacity=1, max_waiting=4)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_a_request_of_many_sequences_takes_no_more_than_its_share(n: int) -> None:
+    async def test(requests: Requests) -> None:
+        await requests.come("a1", 5)
+        for name in ("a2", "a3", "a4", "a5", "a6"):
+            await requests.come(name)
+        await requests.come("b1", n)
+        await asyncio.sleep(0)
+        lost = [name for name, task in requests.tasks.items() if task.done()]
+        assert lost == {1: ["a6"], 2: ["a5", "a6"], 3: ["b1"], 5: ["b1"]}[n]
+        for name in lost:
+            with pytest.raises(ApiError, match="that may"):
+                await requests.tasks[name]
+        assert requests.gate.n_waiting == 5
+
+    run(test, capacity=5, max_waiting=5)
+
+
+def test_cancelled_in_the_moment_it_is_sent_away() -> None:
+    async def test(requests: Requests) -> None:
+        for name in ("a1", "a2", "a3"):
+            await requests.come(name)
+        coming = asyncio.create_task(requests._run("b1", 1))
+        requests._leave["b1"] = asyncio.Event()
+        await asyncio.sleep(0)  # a3 is sent away, and not told yet
+        requests.tasks["a3"].cancel()
+        await asyncio.gather(requests.tasks["a3"], return_exceptions=True)
+        assert (requests.gate.n_inside, requests.gate.n_waiting) == (1, 2)
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
 
     run(test, capacity=1, max_waiting=2)
 

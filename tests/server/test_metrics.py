@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ggmlpy.engine.timings import AnswerTimings
 from ggmlpy.server import Settings
-from ggmlpy.server.metrics import Histogram, Totals
+from ggmlpy.server.metrics import Histogram, Load, Metrics, Totals
 from tests.server.conftest import MODEL, Server, running, wait_for
 
 parser = pytest.importorskip("prometheus_client.parser")
@@ -132,3 +132,33 @@ def test_the_queue_is_what_is_left() -> None:
     totals.add(AnswerTimings(n_prompt=8, n_decoded=3, prompt_s=0.5, decode_s=2.0), 4.0, "stop")
     assert (totals.queue.sum, totals.first_token.sum, totals.between_tokens.sum) == (1.5, 2.0, 2.0)
     assert sum(totals.between_tokens.counts) == 2
+
+
+def test_counters_never_fall() -> None:
+    """A model that is unloaded, and loaded anew, begins with its steps at 0."""
+    kept = Metrics()
+
+    def n_decode(**n_steps: int) -> float:
+        loads = {name: Load(n_steps=n, n_sequences_run=2 * n) for name, n in n_steps.items()}
+        text = kept.text(kept.now(loads)).decode()
+        values = {s.name: s.value for f in parser.text_string_to_metric_families(text)
+                  for s in f.samples if s.name.startswith("llamacpp:")}  # fmt: skip
+        assert values["llamacpp:n_busy_slots_per_decode"] == 2
+        return float(values["llamacpp:n_decode_total"])
+
+    assert n_decode(a=5, b=3) == 8
+    assert n_decode(a=7) == 10
+    assert n_decode(a=8, b=1) == 12
+    assert n_decode(a=2, b=1) == 14
+    assert n_decode() == 14
+
+
+def test_a_snapshot_stays_as_it_is() -> None:
+    kept = Metrics()
+    kept.add("m", AnswerTimings(n_prompt=3, n_decoded=2), 1.0, "stop")
+    snapshot = kept.now({})
+    before = kept.text(snapshot)
+    kept.add("m", AnswerTimings(n_prompt=3, n_decoded=2), 1.0, "other")
+    kept.add("n", AnswerTimings(n_prompt=3, n_decoded=2), 1.0, "stop")
+    assert kept.text(snapshot) == before
+    assert kept.text(kept.now({})) != before
