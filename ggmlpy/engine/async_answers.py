@@ -39,13 +39,18 @@ class AsyncAnswers:
         self._worker: Thread | None = None  # the last one
         self._is_running = False
         self._mailboxes: dict[asyncio.AbstractEventLoop, _Mailbox] = {}
+        self.n_failed_steps = 0  # the last ones, without one that succeeded
 
     async def do(self, function: Callable[[], Result]) -> Result:
         """The result of a function, which the worker calls between two steps."""
         job = _Job(function, self._mailbox())
         with self._lock:
             self._jobs.append(job)
-            self._wake()
+            try:
+                self._wake()
+            except Exception:
+                self._jobs.remove(job)  # a later worker would run it for nobody
+                raise
         try:
             await job.wait()
         finally:
@@ -95,10 +100,15 @@ class AsyncAnswers:
 
     def _begin(self, request: Request) -> Reader:
         reader = Reader(self._mailbox())
-        with self._lock:
-            reader.answer = self._answers.begin(request, reader.deliver)
-            self._pending[reader.answer] = reader
-            self._wake()
+        try:
+            with self._lock:
+                reader.answer = self._answers.begin(request, reader.deliver)
+                self._pending[reader.answer] = reader
+                self._wake()
+        except Exception:
+            if hasattr(reader, "answer"):
+                self._end(reader)  # a later worker would run it for nobody
+            raise
         return reader
 
     def _end(self, reader: Reader) -> None:
@@ -143,7 +153,9 @@ class AsyncAnswers:
         try:
             for answer in self._answers.step(pending):
                 self._fail(answer, ended())
+            self.n_failed_steps = 0
         except Exception as error:  # of the step, not of one request
+            self.n_failed_steps += 1
             for answer in pending:
                 self._fail(answer, error)
         for answer in pending:

@@ -58,6 +58,7 @@ _OPENAI = {
     "/responses/input_tokens": response_input_tokens,
 }
 _RERANK = ("/v1/rerank", "/v1/reranking", "/v2/rerank", "/rerank", "/reranking")
+_MANY_FAILED = 3  # steps in a row, after which an engine does not recover by itself
 _LOCALHOST = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
 
@@ -150,6 +151,8 @@ async def health(call: Call) -> dict[str, Any]:
         raise ApiError(503, f"the model cannot be loaded: {first.error}")
     if first.status is Status.LOADING:
         raise ApiError(503, "Loading model", headers={"Retry-After": "1"})
+    if first.is_loaded and first.llm.answers.n_failed_steps >= _MANY_FAILED:
+        raise ApiError(503, "no step of the engine succeeds: the server's log says why")
     return {"status": "ok"}
 
 

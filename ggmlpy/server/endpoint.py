@@ -26,7 +26,7 @@ from ggmlpy.server.errors import ApiError, as_openai, of_error
 from ggmlpy.server.events import EventStream, as_json, as_json_in_parts, event, until_gone
 from ggmlpy.server.fields import integer, read
 from ggmlpy.server.hosted import Models, in_pool
-from ggmlpy.server.logs import Answered, id_headers, log_request, request_id
+from ggmlpy.server.logs import Answered, id_headers, log_request, raised, request_id
 from ggmlpy.server.service import Service
 from ggmlpy.server.settings import Settings
 
@@ -74,7 +74,7 @@ class Call:
             send_timeout_s=settings.send_timeout_s,
             ends_s=self.ends_s,
             late=self.too_late(),
-            failed=lambda error: made(failure(error, self.id, self.body)),
+            failed=lambda error: made(failure(error, self.id, self.body, settings)),
         )
 
     def _error_event(self, error: ApiError) -> bytes:
@@ -97,12 +97,13 @@ class Call:
         return await in_pool(self.service.pool, function)
 
 
-def failure(error: Exception, id: str, fields: Collection[str] = ()) -> ApiError:
+def failure(error: Exception, id: str, fields: Collection[str], settings: Settings) -> ApiError:
     """The error of the request `id`, whose body has these `fields`. What it cannot be blamed for is
-    logged."""
+    logged, without the message of an error that is not ours: it may show what was asked."""
     made = of_error(error, fields)
     if made.status >= 500 and not isinstance(error, ApiError | GgmlpyError):
-        log.logger.error("request %s failed", id, exc_info=error)
+        shown = error if settings.log_prompts else None
+        log.logger.error("request %s failed: %s", id, raised(error), exc_info=shown)
     elif made.status == 500:
         log.logger.error("request %s failed: %s", id, error)
     return made
@@ -152,7 +153,8 @@ class Endpoint:
         except ClientGone:  # nobody would read an answer
             return
         except Exception as error:
-            response = self._refuse(failure(error, id, call.body if call is not None else ()), id)
+            fields = () if call is None else call.body
+            response = self._refuse(failure(error, id, fields, service.settings), id)
             response.headers.update(id_headers(id))
             status = response.status_code
             await response(scope, receive, send)

@@ -121,8 +121,9 @@ def listed(kind: Kind, *, least: int = 0, most: int | None = None) -> Kind:
         if not isinstance(value, list):
             raise wrong(name, value, "a list")
         if len(value) < least or (most is not None and len(value) > most):
-            limits = _limits(least, most)
-            raise invalid(name, f"{name} has {len(value)} items: there must be a number{limits}")
+            limits = _limits(least, most).removeprefix(" of ")
+            has = f"has {len(value)} items" if value else "is empty"
+            raise invalid(name, f"{name} {has}: there must be {limits}")
         return [kind(f"{name}[{i}]", item) for i, item in enumerate(value)]
 
     return read_list

@@ -12,6 +12,7 @@ import logging
 import re
 import sys
 import time
+import traceback
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -29,6 +30,8 @@ logger = logging.getLogger("ggmlpy.server")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _FIELDS = "request"  # the attribute of a record that has them
 _CLIENT_GONE = 499  # nginx' status of a request whose client did not wait
+_MOST_FRAMES = 12  # of a traceback
+_OTHERS = "uvicorn", "asyncio"  # whose warnings are in the log too
 _MOST_WAITING = 10_000  # records, while a pipe or a disk takes none
 
 
@@ -104,6 +107,13 @@ def _line(fields: Mapping[str, Any]) -> str:
     if "body" in fields:
         line += f" body={json.dumps(fields['body'], ensure_ascii=True)}"
     return line
+
+
+def raised(error: BaseException) -> str:
+    """The type of an error and where it was raised, without its message."""
+    frames = traceback.extract_tb(error.__traceback__)[-_MOST_FRAMES:]
+    places = [f"{Path(f.filename).name}:{f.lineno} in {f.name}" for f in reversed(frames)]
+    return f"{type(error).__name__} at {', called at '.join(places) or 'an unknown place'}"
 
 
 class JsonLines(logging.Formatter):
@@ -195,12 +205,15 @@ def writing_logs(*, as_json: bool = False, file: Path | None = None) -> Iterator
     queued = _Queued()
     listener = QueueListener(queued.records, handler)
     listener.start()
-    package.addHandler(queued)
+    packages = [package, *map(logging.getLogger, _OTHERS)]
+    for each in packages:
+        each.addHandler(queued)
     logger.setLevel(logging.INFO)
     try:
         yield
     finally:
-        package.removeHandler(queued)
+        for each in packages:
+            each.removeHandler(queued)
         logger.setLevel(level)
         listener.stop()
         handler.close()
