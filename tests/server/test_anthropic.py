@@ -318,7 +318,7 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "http://localhost/a.p
     [
         ({"max_tokens": None}, "max_tokens is missing"),
         ({"max_tokens": 0}, "max_tokens is 0"),
-        ({"messages": []}, "messages has 0 items"),
+        ({"messages": []}, "messages is empty"),
         ({"messages": "Hello"}, "messages is"),
         ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role is"),
         ({"messages": [{"role": "user"}]}, "messages[0].content is missing"),
