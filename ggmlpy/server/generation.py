@@ -153,23 +153,31 @@ def _result(pieces: Sequence[Piece], form: Form) -> dict[str, Any]:
 
 
 async def _arriving(choice: Choice, reader: Reader) -> AsyncGenerator[list[dict[str, Any]], None]:
-    """The chunks of a choice, together as they have come; large ones each by itself."""
+    """The chunks of a choice, together as they have come; large ones each by itself, and those that
+    came with an error before it."""
     chunks: list[dict[str, Any]] = []
     is_large = choice.n_told >= _MANY
-    for chunk in choice.form.chunks(choice.noted(reader.arrived())):
-        if chunk is not NO_CHUNK:
+    made = choice.form.chunks(choice.noted(reader.arrived()))
+    while True:
+        try:
+            chunk = next(made, None)
+        except Exception:
+            if chunks:
+                yield chunks
+            raise
+        if chunk is not None and chunk is not NO_CHUNK:
             chunks.append(chunk)
             if not is_large:
                 continue
         if chunks:
             yield chunks
             chunks = []
+        if chunk is None:
+            return
         if chunk is NO_CHUNK:
             await reader.wait()
         else:
             await asyncio.sleep(0)  # others may do something between two of them
-    if chunks:
-        yield chunks
 
 
 def check_answers(name: str, n_prompts: int, n: int) -> None:

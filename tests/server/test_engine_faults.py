@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
 from typing import Any
@@ -12,9 +13,14 @@ import httpx
 import pytest
 
 from ggmlpy.engine import pieces
+from ggmlpy.engine.async_answers import Reader, _Mailbox
+from ggmlpy.engine.completion import NO_CHUNK, NO_PIECE
 from ggmlpy.engine.engine import Engine
-from ggmlpy.errors import AllocationError
+from ggmlpy.engine.generation import Piece, Request
+from ggmlpy.errors import AllocationError, CacheFull
+from ggmlpy.sampling import SamplingParams
 from ggmlpy.server import Settings
+from ggmlpy.server.generation import Choice, OwnForm, _arriving
 from tests.server.conftest import Server, open_model, running, wait_for
 
 SECRET = "a secret dragon"
@@ -173,3 +179,28 @@ def test_a_cache_that_is_too_small_for_all(caplog: pytest.LogCaptureFixture) -> 
         assert "192" in too_long.json()["error"]["message"]
         assert one(client, PROMPTS[0]) == alone[0]
         wait_for(server.is_idle)
+
+
+def test_what_came_before_an_error_is_told() -> None:
+    """Also where both came before somebody looked."""
+
+    class Words(OwnForm):
+        def chunks(self, pieces: Iterator[Piece]) -> Generator[dict[str, Any], None, None]:
+            for piece in pieces:
+                yield NO_CHUNK if piece is NO_PIECE else {"text": piece.text}
+
+        def result(self, pieces: Iterator[Piece]) -> dict[str, Any]:
+            return {"text": "".join(piece.text for piece in pieces)}
+
+    async def main() -> None:
+        reader = Reader(_Mailbox(asyncio.get_running_loop()))
+        choice = Choice(Request([1], 3, SamplingParams()), Words(), lambda timings, reason: None)
+        for each in (Piece("a", 1), Piece("b", 2), CacheFull("too small")):
+            reader.deliver(each)
+        found = []
+        with pytest.raises(CacheFull):
+            async for chunks in _arriving(choice, reader):
+                found.append(chunks)
+        assert found == [[{"text": "a"}, {"text": "b"}]]
+
+    asyncio.run(main())
