@@ -120,10 +120,8 @@ def serve(
         _listen(server.host, server.port) as listening,
     ):
         where = _url(listening, has_tls=bool(tls))
-        if not settings.api_keys and not ip_address(listening.getsockname()[0]).is_loopback:
-            complain(
-                "warning", "others can reach this server and need no key: --api-key asks for one"
-            )
+        if not settings.api_keys and not _is_loopback(listening.getsockname()[0]):
+            _warn_of_no_keys()
 
         def open(file: Path) -> Llama:
             more = arguments if file == path else _of_any_model(arguments)
@@ -167,6 +165,18 @@ def _bytes(n: int) -> str:
     return f"{n / 1e9:.2f} GB" if n >= 1e8 else f"{n / 1e6:.1f} MB"
 
 
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address, or a name."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _warn_of_no_keys() -> None:
+    complain("warning", "others can reach this server and need no key: --api-key asks for one")
+
+
 def _serve_on_ray(
     path: Path,
     setup: ModelOptions,
@@ -179,12 +189,18 @@ def _serve_on_ray(
 
     Raises click.UsageError for options that are not for replicas.
     """
-    for name, value in (
-        ("--ssl-key-file", server.ssl_key_file),
-        ("--models-dir", server.models_dir),
+    for name, is_given in (
+        ("--ssl-key-file", server.ssl_key_file is not None),
+        ("--ssl-cert-file", server.ssl_cert_file is not None),
+        ("--models-dir", server.models_dir is not None),
+        ("--sleep-idle-seconds", server.sleep_idle_seconds != -1),
+        ("--log-file", server.log_file is not None),
+        ("--log-jsonl", server.log_jsonl),
     ):
-        if value is not None:
+        if is_given:  # each replica is a process of Ray's, which has the connections and the logs
             raise click.UsageError(f"{name} cannot be used with --ray.")
+    if not settings.api_keys and not _is_loopback(server.host):
+        _warn_of_no_keys()
     cluster.connect()
     from ray import serve as ray_serve
 

@@ -85,10 +85,20 @@ def test_a_model_that_cannot_be_loaded_ends_it(run: Run, file: str, said: str) -
         ),
         (["-np", "0"], "0 is not in 1 … 256"),
         (["--port", "70000"], "70000 is not in 0 … 65535"),
+        (["--ray", "--models-dir", "."], "--models-dir cannot be used with --ray"),
+        (["--ray", "--sleep-idle-seconds", "9"], "--sleep-idle-seconds cannot be used with --ray"),
+        (["--ray", "--log-jsonl"], "--log-jsonl cannot be used with --ray"),
     ],
 )
 def test_a_wrong_command_line(run: Run, arguments: list[str], said: str) -> None:
     assert said in run("serve", *arguments).usage_error
+
+
+def test_a_certificate_is_not_for_replicas(run: Run, tmp_path: Path) -> None:
+    """Without it the answers would go over plain HTTP."""
+    for name in ("--ssl-cert-file", "--ssl-key-file", "--log-file"):
+        done = run("serve", "--ray", name, tmp_path / "file")
+        assert f"{name} cannot be used with --ray" in done.usage_error
 
 
 def test_keys_that_are_no_certificate(run: Run, tmp_path: Path) -> None:
