@@ -191,9 +191,9 @@ class Models:
     async def _load(self, hosted: Hosted) -> None:
         try:
             await hosted.load()
-        except (GgmlpyError, OSError, MemoryError) as error:
-            log.logger.error("%s: %s", hosted.name, error)
-            raise ApiError(503, f"the model cannot be loaded: {error}") from None
+        except (GgmlpyError, OSError, MemoryError):
+            log.logger.error("%s: %s", hosted.name, hosted.error)
+            raise ApiError(503, f"the model cannot be loaded: {hosted.error}") from None
 
     async def _make_room(self) -> None:
         loaded = [each for each in self.all if each.is_loaded]

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from ggmlpy import Llama
 from ggmlpy.engine import pieces
 from ggmlpy.engine.async_answers import Reader, _Mailbox
 from ggmlpy.engine.completion import NO_CHUNK, NO_PIECE
@@ -19,7 +20,8 @@ from ggmlpy.engine.engine import Engine
 from ggmlpy.engine.generation import Piece, Request
 from ggmlpy.errors import AllocationError, CacheFull
 from ggmlpy.sampling import SamplingParams
-from ggmlpy.server import Settings
+from ggmlpy.server import Hosted, Models, Settings
+from ggmlpy.server.errors import ApiError
 from ggmlpy.server.generation import Choice, OwnForm, _arriving
 from tests.server.conftest import Server, open_model, running, wait_for
 
@@ -202,5 +204,21 @@ def test_what_came_before_an_error_is_told() -> None:
             async for chunks in _arriving(choice, reader):
                 found.append(chunks)
         assert found == [[{"text": "a"}, {"text": "b"}]]
+
+    asyncio.run(main())
+
+
+def test_an_error_without_a_message_has_its_name() -> None:
+    """Of a model that cannot be loaded."""
+
+    def no_memory() -> Llama:
+        raise MemoryError
+
+    async def main() -> None:
+        models = Models([Hosted(["m"], no_memory, 1)])
+        with pytest.raises(ApiError, match="cannot be loaded: MemoryError") as refused:
+            async with models.using("m"):
+                pass
+        assert refused.value.status == 503
 
     asyncio.run(main())
