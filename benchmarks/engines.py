@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 ROOT = Path(__file__).parents[1]
+OPENVINO = "OpenVINO"  # as an engine's name
 T = TypeVar("T")
 
 
@@ -69,7 +70,7 @@ class EngineProcess:
     @classmethod
     def openvino(cls, python: str) -> EngineProcess:
         """`python` is an interpreter that has openvino-genai."""
-        return cls("OpenVINO", [_found(python), "-m", "benchmarks.openvino_peer"])
+        return cls(OPENVINO, [_found(python), "-m", "benchmarks.openvino_peer"])
 
     def __enter__(self) -> EngineProcess:
         return self

@@ -45,6 +45,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it would not find its neighbours
 
+from benchmarks.agreement import nmse
 from benchmarks.arch_page import HEADINGS, SAME_NMSE, Row, page, summary, with_rows
 from benchmarks.peer_logits import (
     N_PROMPT,
@@ -56,7 +57,6 @@ from benchmarks.peer_logits import (
     selected,
 )
 from benchmarks.report import MIN_WIDTH, progress, tell
-from benchmarks.vs_llama_cpp import nmse
 from ggmlpy.models import ARCHITECTURES
 from ggmlpy.models.architectures import REFUSED
 

@@ -42,34 +42,34 @@ of that bandwidth.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it would not find its neighbours
 
 from benchmarks import report
-from benchmarks.engines import EngineError, EngineProcess, in_turns
+from benchmarks.agreement import (
+    Floats,
+    check_choice,
+    check_same,
+    choice_of,
+    compare_logits,
+    logits_of,
+)
+from benchmarks.engines import OPENVINO, EngineError, EngineProcess, in_turns
 from benchmarks.models import FILE_TYPES, SHAPES, kept_model
 from benchmarks.report import RESULTS, about_run, count, numbers, rounded, save, tell, words
 from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.bench.bandwidth import read_bandwidth
 from ggmlpy.errors import GgmlpyError
 
-Floats = NDArray[np.floating[Any]]
-OPENVINO = "OpenVINO"
-SAME_LOGPROB = 0.1  # between engines: rounding of weights and activations makes about 0.01
 TESTS = ("load", "prompt", "decode", "streams")
 CONTEXT = 1024  # tokens, with which loading and memory are compared
-SAME_NMSE = 1e-2  # of logits: rounding of activations makes about 1e-4, another model 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +98,12 @@ class Figure:
     def median(self, engine: str) -> float | None:
         return statistics.median(self.samples[engine]) if engine in self.samples else None
 
-    @property
-    def advantage(self) -> float | None:
-        """How many times better ggmlpy is: faster, or in need of less."""
-        ours, peer = self.median("ggmlpy"), self.median("llama.cpp")
-        if not ours or not peer:
+    def advantage(self, other: str = "llama.cpp") -> float | None:
+        """How many times better ggmlpy is than another engine: faster, or in need of less."""
+        ours, theirs = self.median("ggmlpy"), self.median(other)
+        if not ours or not theirs:
             return None
-        return ours / peer if self.unit == "t/s" else peer / ours
-
-    @property
-    def advantage_over_openvino(self) -> float | None:
-        ours, other = self.median("ggmlpy"), self.median(OPENVINO)
-        if not ours or not other:
-            return None
-        return ours / other if self.unit == "t/s" else other / ours
+        return ours / theirs if self.unit == "t/s" else theirs / ours
 
     @property
     def bytes_read(self) -> float | None:
@@ -153,7 +145,7 @@ class Bench:
             tell(f"{engine.name} warms up")
             engine.open(n)
             engine.prompt(n)
-        self.logits_nmse = compare_logits(self.path, self.settings, self.engines)
+        self.logits_nmse = compare_logits(self.path, n, self.engines)
         tell(f"prompt, {n} tokens, {self.settings.n_repeat} times each")
         seconds = in_turns(self.engines, self.settings.n_repeat, lambda engine: engine.prompt(n))
         rates = {name: [n / s for s in each] for name, each in seconds.items()}
@@ -183,63 +175,6 @@ def _token_bytes(ours: EngineProcess, n_seqs: int, n_steps: int, depth: int) -> 
     return ours.step_bytes(n_seqs, depth + (n_steps + 1) // 2) / n_seqs
 
 
-def compare_logits(
-    path: Path, settings: Settings, engines: Sequence[EngineProcess]
-) -> float | None:
-    """Both must compute the same: of the same prompt, whatever it is, nearly equal logits."""
-    logits = [logits_of(e, settings) for e in engines if e.name != OPENVINO]
-    for engine in engines:
-        if engine.name == OPENVINO:
-            check_choice(path, logits[0], choice_of(engine, settings))
-    return check_same(path, logits)
-
-
-def logits_of(engine: EngineProcess, settings: Settings) -> Floats:
-    engine.prompt(min(16, settings.n_prompt))
-    return np.frombuffer(engine.logits(), "<f4")
-
-
-def choice_of(engine: EngineProcess, settings: Settings) -> tuple[int, float]:
-    """OpenVINO's likeliest token of the same prompt, and its log-probability."""
-    engine.prompt(min(16, settings.n_prompt))
-    said = json.loads(engine.logits())
-    return said["token"], said["logprob"]
-
-
-def check_choice(path: Path, logits: Floats, choice: tuple[int, float]) -> None:
-    """Raises EngineError where our log-probability of that token is not nearly the same."""
-    token, theirs = choice
-    wide = logits.astype(np.float64)
-    shifted = wide - wide.max()
-    ours = shifted[token] - np.log(np.exp(shifted).sum())
-    if not abs(ours - theirs) < SAME_LOGPROB:
-        raise EngineError(
-            f"the engines do not compute the same: of {path.name} OpenVINO's likeliest token"
-            f" {token} has the log-probability {theirs:.3f} there, and {ours:.3f} in ggmlpy"
-        )
-
-
-def check_same(path: Path, logits: Sequence[Floats]) -> float | None:
-    """How much the two engines' logits differ; None of one engine. Raises EngineError."""
-    if len(logits) < 2:
-        return None
-    difference = nmse(*logits)
-    if difference < SAME_NMSE:
-        return difference
-    raise EngineError(
-        f"the engines do not compute the same: their logits of {path.name} differ by an NMSE of"
-        f" {difference:.2g}, at most {SAME_NMSE:g} is rounding"
-    )
-
-
-def nmse(a: Floats, b: Floats) -> float:
-    """The mean squared difference in units of what `b` has; infinite where it has nothing alike."""
-    if a.shape != b.shape or not b.any():
-        return float("inf")
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    return float(np.square(a - b).mean() / np.square(b).mean())
-
-
 class FreshProcesses:
     """The tests that run in a fresh process each time: load and decode."""
 
@@ -265,9 +200,9 @@ class FreshProcesses:
             with engine:
                 engine.first_token(self.path, self.settings.n_threads, CONTEXT)
                 if engine.name == OPENVINO:
-                    check_choice(self.path, logits[0], choice_of(engine, self.settings))
+                    check_choice(self.path, logits[0], choice_of(engine, self.settings.n_prompt))
                 else:
-                    logits.append(logits_of(engine, self.settings))
+                    logits.append(logits_of(engine, self.settings.n_prompt))
         self.logits_nmse = check_same(self.path, logits)
         for _ in range(self.settings.n_repeat):
             for engine in started(peer, backend, openvino):
@@ -343,8 +278,8 @@ def show(title: str, figures: Sequence[Figure], bandwidth: float) -> None:
             rounded(f.median("ggmlpy")),
             rounded(f.median("llama.cpp")),
             f.unit,
-            rounded(f.advantage),
-            *([rounded(f.median(OPENVINO)), rounded(f.advantage_over_openvino)] * has_openvino),
+            rounded(f.advantage()),
+            *([rounded(f.median(OPENVINO)), rounded(f.advantage(OPENVINO))] * has_openvino),
             rounded(bandwidth / f.token_bytes if f.token_bytes else None),
             rounded(f.bytes_read / 1e9 if f.bytes_read else None),
             f"{f.bytes_read / bandwidth:.0%}" if f.bytes_read else "-",
@@ -358,8 +293,8 @@ def as_entry(figures: Sequence[Figure], bandwidth: float) -> list[dict[str, obje
         asdict(f)
         | {
             "medians": {name: f.median(name) for name in f.samples},
-            "advantage": f.advantage,
-            "advantage_over_openvino": f.advantage_over_openvino,
+            "advantage": f.advantage(),
+            "advantage_over_openvino": f.advantage(OPENVINO),
             "ceiling": bandwidth / f.token_bytes if f.token_bytes else None,
             "bandwidth_share": f.bytes_read / bandwidth if f.bytes_read else None,
         }

@@ -13,6 +13,7 @@ import click
 
 from ggmlpy.cli.groups import group, setting
 from ggmlpy.cli.options import FILE
+from ggmlpy.cli.text_options import context_shift_setting, keep_setting
 from ggmlpy.cli.types import Range, Real, Whole
 from ggmlpy.common.quoting import printable
 from ggmlpy.errors import ArgumentError, MissingFile, MissingPackage
@@ -158,18 +159,8 @@ class ServerOptions(SharedOptions):
         type=click.Choice(("none", "mean", "cls", "last", "rank")),
         show_default="what the file says",
     )
-    context_shift: bool = setting(
-        False,
-        "--context-shift/--no-context-shift",
-        "A full context loses the older half of its tokens, and the answer goes on; else it ends.",
-        show_default=False,
-    )
-    n_keep: int = setting(
-        0,
-        "--keep N",
-        "Tokens of a prompt that --context-shift never loses, besides BOS; -1: all.",
-        type=Whole(0, unlimited=-1),
-    )
+    context_shift: bool = context_shift_setting()
+    n_keep: int = keep_setting()
     metrics: bool = setting(False, "--metrics", "Have /metrics, for Prometheus.", is_flag=True)
     props: bool = setting(False, "--props", "Let clients change settings at /props.", is_flag=True)
     slots: bool = setting(True, "--slots/--no-slots", "Have /slots, which shows what runs.")

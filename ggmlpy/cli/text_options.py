@@ -13,6 +13,26 @@ NO_LIMIT = -1
 UNTIL_FULL = -2
 
 
+def context_shift_setting() -> Any:
+    """Whether a full context ends a text."""
+    return setting(
+        False,
+        "--context-shift/--no-context-shift",
+        "A full context loses the older half of its tokens, and the text goes on; else it ends.",
+        show_default=False,
+    )
+
+
+def keep_setting() -> Any:
+    """What of a prompt is not lost then."""
+    return setting(
+        0,
+        "--keep N",
+        "Tokens of the prompt that --context-shift never loses, besides BOS; -1: all.",
+        type=Whole(0, unlimited=-1),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class TextOptions:
     """Where a text ends, and what becomes of a full context."""
@@ -32,18 +52,8 @@ class TextOptions:
         multiple=True,
         show_default=False,
     )
-    context_shift: bool = setting(
-        False,
-        "--context-shift/--no-context-shift",
-        "A full context loses the older half of its tokens, and the text goes on; else it ends.",
-        show_default=False,
-    )
-    n_keep: int = setting(
-        0,
-        "--keep N",
-        "Tokens of the prompt that --context-shift never loses, besides BOS; -1: all.",
-        type=Whole(0, unlimited=-1),
-    )
+    context_shift: bool = context_shift_setting()
+    n_keep: int = keep_setting()
 
     def as_arguments(self, default_n: int, escape: bool | None) -> dict[str, Any]:
         """For `create_completion`. `escape` False: stop strings are taken as they are."""

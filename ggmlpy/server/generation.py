@@ -48,9 +48,8 @@ class Choice:
     form: Form
     note: Callable[[AnswerTimings, str], None]  # called at its end, with why it ended
     timings: AnswerTimings = field(default_factory=AnswerTimings)  # the last ones
-    logprobs: list[float] = field(
-        default_factory=list
-    )  # of its tokens, if they are asked for; of none its end's
+    # Of its tokens, if they are asked for; where there are none, its end's.
+    logprobs: list[float] = field(default_factory=list)
 
     @property
     def n_told(self) -> int:

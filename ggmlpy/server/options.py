@@ -26,6 +26,7 @@ from ggmlpy.server.fields import (
 from ggmlpy.text.tokenizer import Tokenizer
 
 _MOST_STOPS = 64
+_MOST_BIASED = 256  # characters of a text in logit_bias, which is tokenized in the event loop
 stops = either(text, listed(text, most=_MOST_STOPS), must="a string, or a list of strings")
 _LAST_N = integer(-1)
 
@@ -180,7 +181,12 @@ def _ids(token: Any, tokenizer: Tokenizer) -> list[int]:
     try:
         return [int(token)]
     except ValueError:
-        tokens = tokenizer.encode(text("logit_bias", token))
+        if len(token) > _MOST_BIASED:
+            raise invalid(
+                "logit_bias",
+                f"logit_bias has a text of {len(token)} characters: there may be {_MOST_BIASED}",
+            ) from None
+        tokens = tokenizer.encode(token)
     if not tokens:
         raise invalid("logit_bias", "logit_bias has an empty text: it must be an id, or a text")
     return tokens

@@ -32,3 +32,7 @@ class Settings:
     slot_save_path: str | None = None  # the folder of saved slots
     defaults: Mapping[str, Any] = field(default_factory=dict)  # options of requests without them
     chat_defaults: Mapping[str, Any] = field(default_factory=dict)  # and of chats alone
+
+    def template_kwargs(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The variables of a template that a request gives, over those of all chats."""
+        return {**self.chat_defaults.get("chat_template_kwargs", {}), **given}

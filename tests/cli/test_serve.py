@@ -7,6 +7,8 @@ import re
 import signal
 import socket
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -157,10 +159,11 @@ def test_a_server_reloads_its_keys_and_stops(tmp_path: Path) -> None:
     assert "first" not in log.read_text()
 
 
-def test_a_chat_template_in_place_of_the_files(tmp_path: Path) -> None:
-    """By name, and with the pooling of embeddings as another setting of llama-server's."""
-    options = ["--port", "0", "--chat-template", "chatml", "--pooling", "mean", "--log-disable"]
-    with start("serve", *options, stdout=subprocess.DEVNULL) as server:
+@contextmanager
+def serving(options: str, *more: str) -> Iterator[Callable[..., Any]]:
+    """The answers of a server to POST: a path, and the fields of the body. It stops at the end."""
+    words = ["--port", "0", "--log-disable", *options.split(), *more]
+    with start("serve", *words, stdout=subprocess.DEVNULL) as server:
         assert server.stderr is not None
         url = re.search(r"http://127\.0\.0\.1:\d+", server.stderr.readline().decode())
         assert url is not None
@@ -169,40 +172,26 @@ def test_a_chat_template_in_place_of_the_files(tmp_path: Path) -> None:
             with urlopen(Request(url[0] + path, json.dumps(body).encode()), timeout=60) as response:
                 return json.load(response)
 
-        made = post("/apply-template", messages=[{"role": "user", "content": "Hi"}])
-        assert made["prompt"] == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-        [pooled] = post("/embedding", content="Once upon a time")
-        assert len(pooled["embedding"]) == 1  # of all tokens together
+        yield post
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) in (0, -signal.SIGTERM)
 
 
-def test_what_requests_do_not_say(tmp_path: Path) -> None:
+def test_a_chat_template_in_place_of_the_files() -> None:
+    """By name, and with the pooling of embeddings as another setting of llama-server's."""
+    with serving("--chat-template chatml --pooling mean") as post:
+        made = post("/apply-template", messages=[{"role": "user", "content": "Hi"}])
+        assert made["prompt"] == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+        [pooled] = post("/embedding", content="Once upon a time")
+        assert len(pooled["embedding"]) == 1  # of all tokens together
+
+
+def test_what_requests_do_not_say() -> None:
     """Variables of the template, reasoning, and the end of the context, for all requests."""
     template = "{{ day }} {{ enable_thinking }} {{ messages[0].content }}"
-    options = [
-        "--port",
-        "0",
-        "-c",
-        "64",
-        "-np",
-        "1",
-        "--log-disable",
-        "--ignore-eos",
-        "--keep",
-        "-1",
-    ]
-    options += ["--chat-template", template, "--chat-template-kwargs", '{"day": "Monday"}']
-    options += ["-rea", "off", "--reasoning-budget", "7", "--context-shift"]
-    with start("serve", *options, stdout=subprocess.DEVNULL) as server:
-        assert server.stderr is not None
-        url = re.search(r"http://127\.0\.0\.1:\d+", server.stderr.readline().decode())
-        assert url is not None
-
-        def post(path: str, **body: Any) -> Any:
-            with urlopen(Request(url[0] + path, json.dumps(body).encode()), timeout=60) as response:
-                return json.load(response)
-
+    more = "--chat-template", template, "--chat-template-kwargs", '{"day": "Monday"}'
+    options = "-c 64 -np 1 --ignore-eos --keep -1 --context-shift -rea off --reasoning-budget 7"
+    with serving(options, *more) as post:
         messages = [{"role": "user", "content": "Hi"}]
         assert post("/apply-template", messages=messages)["prompt"] == "Monday False Hi"
         other = {"day": "Sunday"}
@@ -212,8 +201,6 @@ def test_what_requests_do_not_say(tmp_path: Path) -> None:
         assert chat["usage"]["completion_tokens"] == 100  # beyond the context, which was shifted
         asked = {"prompt": "Once", "max_tokens": 100, "context_shift": False}
         assert post("/v1/completions", **asked)["usage"]["completion_tokens"] < 64
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(60) in (0, -signal.SIGTERM)
 
 
 def test_variables_are_llama_servers() -> None:

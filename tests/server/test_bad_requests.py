@@ -49,6 +49,7 @@ def error_of(response: httpx.Response, status: int) -> dict[str, Any]:
         (TEXT, {"prompt": "a", "logit_bias": {"": 1}}, "logit_bias"),
         (TEXT, {"prompt": "a", "logit_bias": {"999999": 1}}, "logit_bias"),
         (TEXT, {"prompt": "a", "logit_bias": 3}, "logit_bias"),
+        (TEXT, {"prompt": "a", "logit_bias": [[300 * "a", 1]]}, "logit_bias"),
         (TEXT, {"prompt": "a", "logprobs": 100}, "logprobs"),
         (TEXT, {"prompt": "a", "grammar": "root ::= ("}, "grammar"),
         (TEXT, {"prompt": "a", "samplers": ["nothing"]}, "samplers"),

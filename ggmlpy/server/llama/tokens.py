@@ -91,8 +91,8 @@ async def apply_template(call: Call) -> dict[str, Any]:
             use = tool_use(
                 asked.get("tools"), asked.get("tool_choice"), asked.get("parallel_tool_calls")
             )
-            usual = call.settings.chat_defaults.get("chat_template_kwargs", {})
-            variables = template_variables({**usual, **asked.get("chat_template_kwargs", {})})
+            kwargs = asked.get("chat_template_kwargs", {})
+            variables = template_variables(call.settings.template_kwargs(kwargs))
             if "add_generation_prompt" in asked:
                 variables["add_generation_prompt"] = asked["add_generation_prompt"]
             given = template_messages(messages, llm.chat_template.source)

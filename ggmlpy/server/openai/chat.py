@@ -108,10 +108,9 @@ def chat_options(call: Call, hosted: Hosted, body: Mapping[str, Any]) -> dict[st
     asked = read(body, _CHAT)
     if asked.get("top_logprobs") and not asked.get("logprobs"):
         raise invalid("top_logprobs", "top_logprobs is given, but logprobs is not true")
-    usual = call.settings.chat_defaults
     options = {
         "max_tokens": None,
-        **usual,
+        **call.settings.chat_defaults,
         **read_options(body, call.settings.defaults, hosted.llm.llama.tokenizer),
         **asked,
         "model": hosted.name,
@@ -120,8 +119,8 @@ def chat_options(call: Call, hosted: Hosted, body: Mapping[str, Any]) -> dict[st
     told: dict[str, Any] = {}
     if effort is not None:
         told = {"enable_thinking": False} if effort == "none" else {"reasoning_effort": effort}
-    kwargs = asked.get("chat_template_kwargs", {})
-    options["chat_template_kwargs"] = {**usual.get("chat_template_kwargs", {}), **told, **kwargs}
+    kwargs = {**told, **asked.get("chat_template_kwargs", {})}
+    options["chat_template_kwargs"] = call.settings.template_kwargs(kwargs)
     return options
 
 

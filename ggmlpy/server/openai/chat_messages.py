@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ggmlpy.server.errors import invalid
-from ggmlpy.server.fields import text
+from ggmlpy.server.fields import needed, text
 
 Message = dict[str, Any]
 _DEVELOPER = "developer"
@@ -42,7 +42,7 @@ def _part(at: str, part: Any) -> Any:
     """A part of text. Others than objects are left to what checks messages."""
     kind = part.get("type") if isinstance(part, Mapping) else "text"
     if kind == "refusal":
-        return {"type": "text", "text": text(f"{at}.refusal", part.get("refusal"))}
+        return {"type": "text", "text": needed(part, "refusal", text, at)}
     if kind != "text":
         raise invalid(
             f"{at}.type",

@@ -189,12 +189,12 @@ def read_tools(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _allowed_tools(choice: Mapping[str, Any]) -> dict[str, Any]:
     """A choice of some tools as chat completions have it."""
-    mode = one_of("auto", "required")("tool_choice.mode", choice.get("mode", "auto"))
+    mode = read(choice, {"mode": one_of("auto", "required")}, "tool_choice").get("mode", "auto")
     names = []
-    for i, tool in enumerate(listed(mapping, least=1)("tool_choice.tools", choice.get("tools"))):
+    for i, tool in enumerate(needed(choice, "tools", listed(mapping, least=1), "tool_choice")):
         at = f"tool_choice.tools[{i}]"
-        one_of("function")(f"{at}.type", tool.get("type"))
-        names.append(text(f"{at}.name", tool.get("name")))
+        needed(tool, "type", one_of("function"), at)
+        names.append(needed(tool, "name", text, at))
     tools = [{"type": "function", "function": {"name": name}} for name in names]
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
 
