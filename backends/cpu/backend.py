@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache as cached
 
 from ggmlpy.backends.base import Backend, Places, Weight
 from ggmlpy.backends.base import Plan as BackendPlan
@@ -16,7 +17,8 @@ from ggmlpy.backends.cpu.kernel import UNREADABLE, Kernel, candidates
 from ggmlpy.backends.cpu.kernels import matmul_rows
 from ggmlpy.backends.cpu.kernels.matmul import FORMATS
 from ggmlpy.backends.cpu.linker import llvm_bytes
-from ggmlpy.backends.cpu.packing import WeightLoader
+from ggmlpy.backends.cpu.packed_cache import PackedCache, cache_from_environment
+from ggmlpy.backends.cpu.packing import Keeping, WeightLoader
 from ggmlpy.backends.cpu.plan import Failure, Plan
 from ggmlpy.backends.cpu.runner import MAX_THREADS
 from ggmlpy.backends.cpu.threads import check_n_threads, common_entries, thread_pool
@@ -43,7 +45,8 @@ class CpuBackend(Backend):
 
     `n_threads` None is one thread a core, and one for plans of little work. `isa` forces a level
     ("generic", "avx2", "avxvnni", "avx512", "amx"); None is the best one here. Products in a row
-    that read the same x quantise it once, unless `share_activations` is off.
+    that read the same x quantise it once, unless `share_activations` is off. `packed_cache` keeps
+    packed weights on disk; None is that of $GGMLPY_PACKED_CACHE, if it is set.
     """
 
     name = "cpu"
@@ -55,6 +58,7 @@ class CpuBackend(Backend):
         isa: str | ISA | None = None,
         *,
         share_activations: bool = True,
+        packed_cache: PackedCache | None = None,
     ) -> None:
         self.n_threads = n_threads or min(default_n_threads(), MAX_THREADS)
         check_n_threads(self.n_threads)
@@ -62,6 +66,8 @@ class CpuBackend(Backend):
         self._shares = share_activations
         self._jit = shared_jit(isa if isinstance(isa, ISA) else select(isa))
         self._pool = ScratchPool()
+        cache = packed_cache or cache_from_environment()
+        self._keeping = None if cache is None else Keeping(cache, cached(self._jit.key))
 
     @property
     def isa(self) -> ISA:
@@ -114,9 +120,10 @@ class CpuBackend(Backend):
         return CpuPlan(builder, self._jit)
 
     def load_weights(self, weights: Sequence[Weight]) -> None:
-        """Pack the weights of products on all threads; read those that are used as stored."""
+        """Pack the weights of products on all threads, or map what a cache has of them; read those
+        that are used as stored."""
         super().load_weights(weights)
-        loader = WeightLoader()
+        loader = WeightLoader(self._keeping)
         for weight in weights:
             leaf = weight.leaf
             if weight.ops.intersection(PRODUCTS) and leaf.type.name in MATMUL_FORMATS:

@@ -76,6 +76,11 @@ class Jit:
         """The address of one entry."""
         return self.load([entry])[entry]
 
+    def key(self, entry: Entry) -> str:
+        """Identifies the code of an entry (key.py). Raises KernelError where it cannot be told."""
+        with self._lock:
+            return self._keys.key(entry)
+
     def _link(self, jobs: list[Job]) -> dict[str, int]:
         """Addresses by symbol. Cached objects that cannot be loaded are compiled again."""
         found = self.cache.get_all(job.key for job in jobs)

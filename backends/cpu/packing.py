@@ -4,15 +4,16 @@ A plan's weights are packed together, in pieces that any thread may take, by com
 (pieces.py). Pieces of a file are read, not mapped, into a buffer of each thread, which stays in the
 core's cache: no page of the file takes up memory of the process. A packed weight lives as long as
 the weight itself. Weights that need no packing are used where the file is mapped, and read once by
-the same threads, so that their progress is shown too.
+the same threads, so that their progress is shown too. So are those that a cache on disk has packed
+(packed_cache.py).
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from ggmlpy.backends.cpu.formats.columns import GROUP
 from ggmlpy.backends.cpu.kernel import Entry
+from ggmlpy.backends.cpu.packed_cache import PackedCache, key_of
 from ggmlpy.backends.cpu.pieces import (
     DONE,
     NEXT,
@@ -40,6 +42,7 @@ _TELL_AFTER_S = 0.05  # and then as often
 _MAX_SLAB_BYTES = 1 << 28
 _FEW_BYTES = 1 << 20  # packed before a thread would have started
 _TOUCHED_BYTES = 1 << 20  # mapped ones of a piece
+_KEPT_BYTES = 1 << 20  # of the smallest packed weight that is worth a file
 
 
 class Packing(Protocol):
@@ -75,13 +78,17 @@ class _Touching:
         return 0
 
     def pieces(self, weight: Tensor, out: int) -> NDArray[np.void]:
-        n_bytes = weight.spec.n_bytes
-        begin = np.arange(0, n_bytes, _TOUCHED_BYTES, dtype=np.int64)
-        pieces = np.zeros(len(begin), PIECE)
-        pieces["rows"] = begin
-        pieces["n_rows"] = GROUP
-        pieces["row_bytes"] = np.minimum(_TOUCHED_BYTES, n_bytes - begin) // GROUP
-        return pieces
+        return _touching(weight.spec.n_bytes)
+
+
+def _touching(n_bytes: int) -> NDArray[np.void]:
+    """The work that brings so many mapped bytes into memory."""
+    begin = np.arange(0, n_bytes, _TOUCHED_BYTES, dtype=np.int64)
+    pieces = np.zeros(len(begin), PIECE)
+    pieces["rows"] = begin
+    pieces["n_rows"] = GROUP
+    pieces["row_bytes"] = np.minimum(_TOUCHED_BYTES, n_bytes - begin) // GROUP
+    return pieces
 
 
 _TOUCHING = _Touching()
@@ -94,6 +101,11 @@ class _Job:
     offset: int  # of the weight in it
     packing: Packing
     packed: HostBuffer
+    key: str | None = None  # under which a cache is to keep what was packed
+
+    @property
+    def entry(self) -> Entry:
+        return self.packing.entry
 
     def pieces(self, code: Mapping[Entry, int]) -> NDArray[np.void]:
         pieces = self.packing.pieces(self.weight, self.packed.address)
@@ -105,6 +117,45 @@ class _Job:
         pieces["file"] = -1 if file is None else file.file.descriptor
         pieces["rows"] += self.offset + (self.source.address if file is None else file.begin)
         return pieces
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _KeptJob:
+    """A packed weight that a cache has: mapped, and to be brought into memory."""
+
+    packed: HostBuffer
+
+    @property
+    def entry(self) -> Entry:
+        return touch
+
+    def pieces(self, code: Mapping[Entry, int]) -> NDArray[np.void]:
+        pieces = _touching(self.packed.n_bytes)
+        pieces["pack"] = code[touch]
+        pieces["file"] = -1
+        pieces["rows"] += self.packed.address
+        return pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """A cache on disk for packed weights, and what identifies the code of an entry."""
+
+    cache: PackedCache
+    key_of_code: Callable[[Entry], str]
+
+    def key(self, weight: Tensor, place: Place, packing: Packing) -> str | None:
+        """That of a packed weight; None where its bytes are in no file, or were changed in it."""
+        assert isinstance(place.buffer, HostBuffer)
+        if place.buffer.file is None:
+            return None
+        file, begin = place.buffer.file.file, place.buffer.file.begin + place.offset
+        try:
+            stamp = file.stamp()
+        except FileError:
+            return None
+        code = self.key_of_code(packing.entry)
+        return key_of((*astuple(stamp), begin, weight.type.name, *weight.ne, code))
 
 
 class _Slabs:
@@ -133,8 +184,8 @@ _packed: WeakKeyDictionary[HostBuffer, dict[_Key, HostBuffer]] = WeakKeyDictiona
 class WeightLoader:
     """Packs weights before there is a plan, in the way that a plan's builder requests them."""
 
-    def __init__(self) -> None:
-        self.weights = PackedWeights()
+    def __init__(self, keeping: Keeping | None = None) -> None:
+        self.weights = PackedWeights(keeping)
 
     def packed(self, weight: Tensor, packing: Packing) -> int:
         """The address of the packed weight."""
@@ -149,11 +200,13 @@ class WeightLoader:
 
 
 class PackedWeights:
-    """The weights of one plan: copies that exist already, and those that `make` will fill."""
+    """The weights of one plan: copies that exist already, and those that `make` will fill, from a
+    cache on disk if it has them."""
 
-    def __init__(self) -> None:
-        self._jobs: dict[tuple[HostBuffer, _Key], _Job] = {}
+    def __init__(self, keeping: Keeping | None = None) -> None:
+        self._jobs: dict[tuple[HostBuffer, _Key], _Job | _KeptJob] = {}
         self._slabs = _Slabs()
+        self._keeping = keeping
 
     def get(self, weight: Tensor, place: Place, packing: Packing) -> HostBuffer:
         """The packed copy of the weight at `place`: it may be filled by `make` only."""
@@ -164,9 +217,20 @@ class PackedWeights:
             return made
         job = self._jobs.get((source, key))
         if job is None:
-            packed = self._slabs.take(packing.packed_bytes(weight))
-            job = self._jobs[source, key] = _Job(weight, source, place.offset, packing, packed)
+            job = self._jobs[source, key] = self._job(weight, place, packing)
         return job.packed
+
+    def _job(self, weight: Tensor, place: Place, packing: Packing) -> _Job | _KeptJob:
+        n_bytes = packing.packed_bytes(weight)
+        key = None
+        if self._keeping is not None and n_bytes >= _KEPT_BYTES:
+            key = self._keeping.key(weight, place, packing)
+            kept = None if key is None else self._keeping.cache.get(key, n_bytes)
+            if kept is not None:
+                return _KeptJob(HostBuffer(kept))
+        assert isinstance(place.buffer, HostBuffer)
+        packed = self._slabs.take(n_bytes)
+        return _Job(weight, place.buffer, place.offset, packing, packed, key)
 
     def use_stored(self, weight: Tensor, place: Place) -> None:
         """The weight at `place` is used as it is: `make` brings what of it is in a mapped file, or
@@ -178,7 +242,7 @@ class PackedWeights:
     @property
     def entries(self) -> set[Entry]:
         """The compiled functions that `make` needs; none where there is nothing to fill."""
-        packs = {job.packing.entry for job in self._jobs.values()}
+        packs = {job.entry for job in self._jobs.values()}
         return {do_pieces, *packs} if packs else packs
 
     def make(self, n_threads: int, code: Mapping[Entry, int]) -> None:
@@ -191,15 +255,23 @@ class PackedWeights:
         jobs = list(self._jobs.values())
         of_jobs = [job.pieces(code) for job in jobs]
         pieces = np.concatenate(of_jobs)
-        packs = any(job.packing is not _TOUCHING for job in jobs)
+        packs = any(job.entry is not touch for job in jobs)
         doing = "packing weights" if packs else "reading weights"
         failed = _Work(jobs, pieces, code[do_pieces]).do(n_threads, doing)
         if failed is not None:
-            job = np.repeat(np.arange(len(jobs)), [len(p) for p in of_jobs])[failed]
-            _raise_unread(jobs[job].source, pieces[failed])
+            job = jobs[np.repeat(np.arange(len(jobs)), [len(p) for p in of_jobs])[failed]]
+            assert isinstance(job, _Job)
+            _raise_unread(job.source, pieces[failed])
         for (source, key), done in self._jobs.items():
             _packed.setdefault(source, {})[key] = done.packed
         self._jobs.clear()
+        self._keep(jobs)
+
+    def _keep(self, jobs: Sequence[_Job | _KeptJob]) -> None:
+        """Give the cache what was packed for it."""
+        packed = {job.key: job.packed.data for job in jobs if isinstance(job, _Job) and job.key}
+        if packed and self._keeping is not None:
+            self._keeping.cache.put_all(packed)
 
 
 def _raise_unread(source: HostBuffer, piece: np.void) -> None:
@@ -214,7 +286,9 @@ def _raise_unread(source: HostBuffer, piece: np.void) -> None:
 class _Work:
     """Pieces, which threads take one by one."""
 
-    def __init__(self, jobs: list[_Job], pieces: NDArray[np.void], do_pieces: int) -> None:
+    def __init__(
+        self, jobs: Sequence[_Job | _KeptJob], pieces: NDArray[np.void], do_pieces: int
+    ) -> None:
         # Kept for threads that a second interrupt leaves behind, each with the piece it has begun:
         # what they read and write must be there until they have ended too.
         self._jobs = jobs

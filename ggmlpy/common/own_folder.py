@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import secrets
 import stat
@@ -96,31 +97,51 @@ class OwnFolder:
     def read(self, name: str, max_bytes: int, *, note_use: bool = False) -> bytes:
         """A file's content; with `note_use` its time becomes now, unless that was done in the last
         day. Raises OSError if it is missing, longer, or not this user's alone."""
+        with self._reading(name, note_use) as (handle, n_bytes):
+            if n_bytes > max_bytes:
+                raise OSError(errno.EFBIG, f"longer than {max_bytes} bytes", name)
+            with os.fdopen(handle, "rb", closefd=False) as file:
+                return file.read(n_bytes)
+
+    def map(self, name: str, *, note_use: bool = False) -> mmap.mmap:
+        """A file mapped for reading, which stays as it is when the file is replaced or removed.
+
+        Raises OSError if it is missing, empty, or not this user's alone.
+        """
+        with self._reading(name, note_use) as (handle, n_bytes):
+            if n_bytes == 0:
+                raise OSError(errno.EINVAL, "empty", name)
+            return mmap.mmap(handle, n_bytes, access=mmap.ACCESS_READ)
+
+    @contextlib.contextmanager
+    def _reading(self, name: str, note_use: bool) -> Iterator[tuple[int, int]]:
+        """A file's descriptor and size, for a `with` block after which its use may be noted."""
         handle = os.open(self._at(name), _READ, dir_fd=self._handle)
         try:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode) or _others_can_write(status):
                 raise PermissionError(errno.EPERM, "not a file of this user alone", name)
-            if status.st_size > max_bytes:
-                raise OSError(errno.EFBIG, f"longer than {max_bytes} bytes", name)
-            with os.fdopen(handle, "rb", closefd=False) as file:
-                content = file.read(status.st_size)
+            yield handle, status.st_size
             if note_use and time.time() - status.st_mtime > _NOTED_S:
                 with contextlib.suppress(OSError):  # it may be a file system for reading only
                     self._touch(handle, name)
-            return content
         finally:
             os.close(handle)
 
-    def write(self, name: str, content: bytes) -> None:
-        """Replace a file atomically. Raises OSError.
+    def write(self, name: str, *parts: bytes | memoryview, durable: bool = False) -> None:
+        """Replace a file by parts one after another, atomically; with `durable` even if the machine
+        then stops, for which the disk is waited for. Raises OSError.
 
         No temporary file is left after an exception, not even after KeyboardInterrupt.
         """
         new = self._at(f"{secrets.token_hex(8)}.tmp")
         try:
             with os.fdopen(os.open(new, _CREATE, 0o600, dir_fd=self._handle), "wb") as file:
-                file.write(content)
+                for part in parts:
+                    file.write(part)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
             os.replace(new, self._at(name), src_dir_fd=self._handle, dst_dir_fd=self._handle)
         except BaseException:
             with contextlib.suppress(OSError):

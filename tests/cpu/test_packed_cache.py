@@ -1,0 +1,289 @@
+"""The cache of packed weights: what is found again, what is not trusted, what is dropped."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ggmlpy
+from ggmlpy.backends.cpu import packing
+from ggmlpy.backends.cpu.backend import CpuBackend
+from ggmlpy.backends.cpu.packed_cache import (
+    HEADER_BYTES,
+    PackedCache,
+    PackedCacheWarning,
+    cache_from_environment,
+)
+from ggmlpy.backends.cpu.packing import Keeping, PackedWeights
+from ggmlpy.common.progress import listening
+from ggmlpy.errors import BackendError
+from ggmlpy.gguf import GGUFFile
+from ggmlpy.graph.quants import Bytes
+from ggmlpy.graph.tensor import Tensor
+from ggmlpy.models.weights import Weights
+from ggmlpy.runtime.context import Context
+from tests.cpu.test_packing import addresses, format_of, packed_at_once, random_weight
+from tests.gguf_builder import gguf_bytes
+
+DAY_S = 24 * 3600
+K, M = 1024, 970  # packed, a little more than the MiB of the smallest that is kept
+Q8_0 = format_of("q8_0")
+with_modes = pytest.mark.skipif(sys.platform == "win32", reason="files have no modes there")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A file with two weights of one shape."""
+    path = tmp_path / "w.gguf"
+    write_model(path, seed=0)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def write_model(path: Path, seed: int) -> None:
+    weights = {
+        f"{name}.weight": ("q8_0", (K, M), random_weight("q8_0", (K, M), 2 * seed + i).tobytes())
+        for i, name in enumerate("ab")
+    }
+    path.write_bytes(gguf_bytes({}, weights))
+
+
+def weight_of(path: Path, name: str = "a") -> Tensor:
+    return Weights(GGUFFile.open(path)).take(f"{name}.weight", K, M)
+
+
+def load(
+    weight: Tensor, folder: Path, *, max_bytes: int = 10**8, code: str = "code"
+) -> tuple[Bytes, bool]:
+    """The packed weight, and whether it was packed now."""
+    assert weight.place is not None
+    weights = PackedWeights(Keeping(PackedCache(max_bytes, folder), lambda entry: code))
+    packed = weights.get(weight, weight.place, Q8_0)
+    is_packed_now = Q8_0.entry in weights.entries
+    weights.make(2, addresses(weights.entries))
+    assert packed.address % 64 == 0
+    assert np.array_equal(packed.data, packed_at_once(weight, Q8_0))
+    return packed.data, is_packed_now
+
+
+def kept(folder: Path) -> list[Path]:
+    return sorted((folder / "packed").iterdir()) if (folder / "packed").is_dir() else []
+
+
+def test_what_one_start_packs_the_next_one_maps(model: Path, folder: Path) -> None:
+    for name in "ab":
+        assert load(weight_of(model, name), folder)[1]
+    assert len(kept(folder)) == 2
+    for name in "ab":
+        data, is_packed_now = load(weight_of(model, name), folder)
+        assert not is_packed_now
+        assert not data.flags.writeable
+
+
+def test_another_file_is_packed_anew(model: Path, folder: Path, tmp_path: Path) -> None:
+    load(weight_of(model), folder)
+    copy = tmp_path / "copy.gguf"
+    copy.write_bytes(model.read_bytes())
+    assert load(weight_of(copy), folder)[1]
+
+
+def test_a_file_that_was_written_to_is_packed_anew(model: Path, folder: Path) -> None:
+    """`load` compares with what the file has now."""
+    load(weight_of(model), folder)
+    status = model.stat()
+    write_model(model, seed=1)
+    os.utime(model, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    assert model.stat().st_size == status.st_size
+    assert load(weight_of(model), folder)[1]
+
+
+def test_code_that_packs_otherwise_does_so(model: Path, folder: Path) -> None:
+    load(weight_of(model), folder)
+    assert load(weight_of(model), folder, code="other")[1]
+    assert not load(weight_of(model), folder)[1]
+
+
+def test_of_a_file_written_to_after_it_was_opened_nothing_is_kept(
+    model: Path, folder: Path
+) -> None:
+    weight = weight_of(model)
+    os.utime(model, (1, 1))
+    assert load(weight, folder)[1]
+    assert kept(folder) == []
+
+
+def test_only_large_weights_in_files_are_kept(
+    model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(random_weight("q8_0", (K, M)), folder)
+    assert kept(folder) == []
+    monkeypatch.setattr(packing, "_KEPT_BYTES", Q8_0.packed_bytes(weight_of(model)) + 1)
+    load(weight_of(model), folder)
+    assert kept(folder) == []
+
+
+@pytest.mark.parametrize("damage", ["nothing left", "short", "long", "header", "another's"])
+def test_a_damaged_file_is_replaced(model: Path, folder: Path, damage: str) -> None:
+    load(weight_of(model), folder)
+    (path,) = kept(folder)
+    content = path.read_bytes()
+    load(weight_of(model, "b"), folder)
+    (other,) = set(kept(folder)) - {path}
+    path.write_bytes(
+        {
+            "nothing left": b"",
+            "short": content[:-1],
+            "long": content + b"\0",
+            "header": b"G" + content[1:],
+            "another's": other.read_bytes(),
+        }[damage]
+    )
+    assert load(weight_of(model), folder)[1]
+    assert path.read_bytes() == content
+    assert not load(weight_of(model), folder)[1]
+
+
+@with_modes
+def test_a_file_that_others_may_write_to_is_not_used(model: Path, folder: Path) -> None:
+    load(weight_of(model), folder)
+    kept(folder)[0].chmod(0o666)
+    assert load(weight_of(model), folder)[1]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a mapped file cannot be removed there")
+def test_a_mapped_weight_outlives_its_file(model: Path, folder: Path) -> None:
+    load(weight_of(model), folder)
+    weight = weight_of(model)
+    data, _ = load(weight, folder)
+    kept(folder)[0].unlink()
+    assert np.array_equal(data, packed_at_once(weight, Q8_0))
+
+
+def test_what_is_more_than_may_be_kept_is_not(model: Path, folder: Path) -> None:
+    n_bytes = HEADER_BYTES + Q8_0.packed_bytes(weight_of(model))
+    with pytest.warns(PackedCacheWarning, match=f"{n_bytes} bytes are more than the"):
+        load(weight_of(model), folder, max_bytes=n_bytes - 1)
+    assert kept(folder) == []
+    load(weight_of(model), folder, max_bytes=n_bytes)
+    assert len(kept(folder)) == 1
+
+
+def test_a_full_disk_is_a_warning(
+    model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.warns(PackedCacheWarning, match="No space left on device"):
+        load(weight_of(model), folder)
+    assert kept(folder) == []
+
+
+def test_an_interrupt_leaves_no_part_of_a_file(
+    model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(handle: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    weight = weight_of(model)
+    with pytest.raises(KeyboardInterrupt):
+        load(weight, folder)
+    assert kept(folder) == []
+
+
+def age(path: Path, days: float) -> None:
+    then = time.time() - days * DAY_S
+    os.utime(path, (then, then))
+
+
+def in_cache(folder: Path, ages: dict[str, float]) -> PackedCache:
+    """A cache of files with 100 bytes, used for the last time so many days ago, in which there is
+    room for three and a weight of nothing."""
+    cache = PackedCache(3 * 100 + HEADER_BYTES, folder)
+    cache.folder.mkdir(0o700, parents=True)
+    for name, days in ages.items():
+        (cache.folder / name).write_bytes(bytes(100))
+        age(cache.folder / name, days)
+    return cache
+
+
+def dropped(cache: PackedCache, ages: dict[str, float]) -> set[str]:
+    cache.put_all({"f" * 40: np.empty(0, np.uint8)})
+    return ages.keys() - {path.name for path in cache.folder.iterdir()}
+
+
+def names(days: list[float]) -> dict[str, float]:
+    return {f"{i:040x}.w": age for i, age in enumerate(days)}
+
+
+def test_what_was_not_used_for_30_days_is_dropped(folder: Path) -> None:
+    files = names([29, 31, 1])
+    assert dropped(in_cache(folder, files), files) == {f"{1:040x}.w"}
+
+
+def test_the_longest_unused_make_room(folder: Path) -> None:
+    files = names([4, 2, 5, 1, 3])
+    assert dropped(in_cache(folder, files), files) == {f"{0:040x}.w", f"{2:040x}.w"}
+
+
+def test_of_other_files_only_those_left_by_a_killed_process_are_dropped(folder: Path) -> None:
+    old, new = f"{1:016x}.tmp", f"{2:016x}.tmp"
+    files = {old: 1.1, new: 0.9, "notes.txt": 100}
+    assert dropped(in_cache(folder, files), files) == {old}
+
+
+def test_reading_is_use(model: Path, folder: Path) -> None:
+    load(weight_of(model), folder)
+    (path,) = kept(folder)
+    age(path, 29)
+    load(weight_of(model), folder)
+    assert time.time() - path.stat().st_mtime < DAY_S
+
+
+@pytest.mark.parametrize("setting", ["x", "-1", "nan", "inf", "1GB"])
+def test_a_setting_that_is_no_size_is_an_error(setting: str) -> None:
+    with pytest.raises(BackendError, match=f"GGMLPY_PACKED_CACHE: '{setting}' is not a number"):
+        cache_from_environment(setting)
+
+
+def test_without_a_setting_nothing_is_kept() -> None:
+    assert cache_from_environment("0") is None
+    assert cache_from_environment("1.5") is not None
+
+
+@pytest.fixture
+def told() -> Iterator[list[str]]:
+    works: list[str] = []
+    with listening(lambda work, share: works.append(work)):
+        yield works
+
+
+def test_a_model_of_mapped_weights_gives_the_same_bits(
+    folder: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "_KEPT_BYTES", 0)
+
+    def logits() -> Bytes:
+        backend = CpuBackend(2, packed_cache=PackedCache(10**8, folder))
+        context = Context.open(ggmlpy.packaged_model(), backend=backend, n_ctx=64)
+        return np.asarray(context.decode(list(range(1, 40)))[-1]).view(np.uint8)
+
+    packed = logits()
+    assert "keeping packed weights" in told
+    n_kept = len(kept(folder))
+    told.clear()
+    assert np.array_equal(logits(), packed)
+    assert "keeping packed weights" not in told
+    assert len(kept(folder)) == n_kept > 0
