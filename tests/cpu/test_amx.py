@@ -15,18 +15,20 @@ from numpy.typing import NDArray
 import ggmlpy
 from ggmlpy import ops
 from ggmlpy.backends.cpu.backend import CpuBackend
-from ggmlpy.backends.cpu.formats.block_tiles import PANELS, STRETCH, WORK_BYTES
+from ggmlpy.backends.cpu.formats import tile_loop
+from ggmlpy.backends.cpu.formats.block_tiles import GROUPS, LEAST_ROWS, PANELS, STRETCH
 from ggmlpy.backends.cpu.isa import ISA, select
 from ggmlpy.backends.cpu.jit import Jit
 from ggmlpy.backends.cpu.kernels.fused_glu import MATMUL_GLU
-from ggmlpy.backends.cpu.kernels.matmul import KERNELS
+from ggmlpy.backends.cpu.kernels.matmul import KERNELS, lists_stride
 from ggmlpy.backends.cpu.simd.amx import FILE_BYTES, ROWS
 from ggmlpy.graph.tensor import Tensor
 from tests.cpu.conftest import ISAS
 from tests.cpu.products import TILE_KINDS, block_size, random_x, run, weight_bytes
 
 SOME = ("q4_0", "q4_K", "q2_K")  # one scale and none, one and two minima
-BEST, LAST, LAST_TYPES = ISAS[0], ISAS[-1], ("q4_0", "q2_K")
+WITH_FMA = [isa for isa in ISAS if "fma" in select(isa).has]  # AMX has it, and tiles need it
+BEST, LAST, LAST_TYPES = WITH_FMA[0], WITH_FMA[-1], ("q4_0", "q2_K")
 
 
 def emulated(isa: str) -> ISA:
@@ -43,7 +45,7 @@ def backend(isa: str, n_threads: int = 2) -> CpuBackend:
 def _compiled() -> None:
     """All kernels together: one at a time takes several times as long."""
     plain = [KERNELS[type] for type in TILE_KINDS]
-    Jit(emulated(BEST)).load([*plain, MATMUL_GLU["q4_K"]])
+    Jit(emulated(BEST)).load([*plain, KERNELS["mxfp4"], MATMUL_GLU["q4_K"]])
     Jit(emulated(LAST)).load([KERNELS[type] for type in LAST_TYPES])
 
 
@@ -69,32 +71,53 @@ def check(node: Tensor, isa: str = BEST) -> NDArray[np.float32]:
     [*((BEST, type) for type in TILE_KINDS), *((LAST, type) for type in LAST_TYPES)],
 )
 def test_products_have_the_bits_of_those_without_tiles(isa: str, type: str) -> None:
-    """Blocks for a part of a stretch, a whole one and more; rows for panels and a rest."""
+    """Blocks for a part of a stretch, a whole one and more; rows for a panel, for one that is not
+    full, and for panels and a rest; groups for one, for some and for more than are taken at once.
+    """
     block = block_size(type)
     for k in (block, 3 * block, 32 * STRETCH + 256):
-        for m, n in ((1, ROWS), (37, 2 * ROWS + 7)):
+        for m, n in ((1, ROWS), (37, LEAST_ROWS), (16 * GROUPS + 21, 2 * ROWS + 4)):
             check(ops.mul_mat(weight(type, k, m), ggmlpy.from_numpy(random_x(n, k))), isa)
 
 
 @pytest.mark.parametrize("type", TILE_KINDS)
 def test_a_row_alone_has_the_bits_it_has_among_many(type: str) -> None:
-    k, n = 512, PANELS * ROWS + ROWS + 3
-    w, x = weight(type, k, 20), random_x(n, k)
-    many = by_tiles(ops.mul_mat(w, ggmlpy.from_numpy(x)))
-    for i in (0, 15, 16, PANELS * ROWS, n - 1):
-        alone = by_tiles(ops.mul_mat(w, ggmlpy.from_numpy(x[i : i + 1])))
+    k, n = 256, PANELS * ROWS + ROWS + 13
+    w, x = weight(type, k, 16 * GROUPS + 4), random_x(n, k)
+    many = by_tiles(ops.mul_mat(w, ggmlpy.from_numpy(x)), n_threads=1)
+    for i in (0, 15, 16, PANELS * ROWS - 1, PANELS * ROWS, n - 1):
+        alone = by_tiles(ops.mul_mat(w, ggmlpy.from_numpy(x[i : i + 1])), n_threads=1)
         assert alone.tobytes() == many[i].tobytes()
 
 
 def test_rows_went_through_tiles() -> None:
-    """The memory that stands for tiles is at the end of the scratch memory of a thread."""
+    """The memory that stands for tiles is in the scratch memory of a thread."""
     w = weight("q4_0", 64, 16)
-    for n, used in ((ROWS - 1, False), (ROWS, True)):
+    for n, used in ((LEAST_ROWS - 1, False), (LEAST_ROWS, True)):
         chosen = CpuBackend(1, emulated(BEST))
-        ggmlpy.compute(ops.mul_mat(w, ggmlpy.from_numpy(random_x(n, 64))), backend=chosen)
+        node = ops.mul_mat(w, ggmlpy.from_numpy(random_x(n, 64)))
+        ggmlpy.compute(node, backend=chosen)
         scratch = chosen._pool.take("scratch", 0)
-        assert (scratch.n_bytes > WORK_BYTES) == used
-        assert not used or scratch.data[scratch.n_bytes - FILE_BYTES : scratch.n_bytes].any()
+        start = lists_stride(node) + tile_loop.FILE
+        assert (scratch.n_bytes > start) == used
+        assert not used or scratch.data[start : start + FILE_BYTES].any()
+
+
+@pytest.mark.parametrize(
+    ("type", "n_bad"), [("q4_0", 3), ("q4_K", 3), ("q2_K", 3), ("q6_K", 3), ("mxfp4", 1)]
+)
+def test_scales_that_are_not_finite_or_too_large(type: str, n_bad: int) -> None:
+    """Inf, -inf and NaN of f16, and 2^127 of mxfp4: where results are not finite, signs and all."""
+    k, m, n = 512, 16 * GROUPS + 5, 2 * ROWS + 3
+    raw = weight_bytes(type, m, k)
+    blocks = raw.reshape(m, k // block_size(type), -1)
+    at = {"q6_K": 208, "q2_K": 80}.get(type, 0)
+    for row, bits in enumerate([0xFF] if type == "mxfp4" else [0x7C00, 0xFC00, 0x7E00]):
+        stored = np.frombuffer(bits.to_bytes(1 if type == "mxfp4" else 2, "little"), np.uint8)
+        blocks[7 * row, -1, at : at + len(stored)] = stored
+    w = ggmlpy.from_bytes(raw.reshape(-1), type, (k, m))
+    got = check(ops.mul_mat(w, ggmlpy.from_numpy(random_x(n, k))))
+    assert type == "mxfp4" or (~np.isfinite(got)).any(0).sum() == n_bad
 
 
 @pytest.mark.parametrize("type", SOME)

@@ -170,7 +170,7 @@ def quantized_format(
             sums = add(sums, at, part, rows, i * n_blocks * BLOCK_BYTES)
         return sums
 
-    tiles = tile_products(unpack, part_of, n_blocks, share, PREFETCH_BYTES)
+    tiles = tile_products(unpack, part_of, n_blocks, share)
     pack = declare_pack(type_name, stored, packed, repack)
     return PackedFormat(
         type_name=type_name,

@@ -68,7 +68,7 @@ _X_TILES = range(N_PARTS + 1, 2 * N_PARTS + 1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WholeUnits:
-    """Tiles for any number of rows of x: `multiply` is that of a Unit (matmul_units.py)."""
+    """Tiles for any number of rows of x: `multiply` multiplies one group (matmul_units.py)."""
 
     multiply: Inline
 

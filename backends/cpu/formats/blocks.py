@@ -93,32 +93,29 @@ def _add_block(b: Emitter, totals: Sequence[Any], block: Block, xs: Sequence[Any
         for t, x in enumerate(xs):
             start = _minus_zero(b, after(b, x, minus_sum), block.zero)
             products = _dot(b, start, u, after(b, x, QS + HALF * i), block.zero)
-            scaled[t] = add_scaled(b, scaled[t], products, scale)
+            scaled[t] = _add_scaled(b, scaled[t], products, scale)
             if i == n_scales - 1:
-                sums[t] = add_times_d(b, sums[t], scaled[t], block.minima, x)
+                at = MINUS_D_SUM if len(block.minima) == 1 else MINUS_D_SUMS
+                sums[t] = add_times_d(
+                    b, sums[t], scaled[t], after(b, x, D), block.minima, after(b, x, at), 4
+                )
     return sums
 
 
-# Where products become f32: with and without tiles the rounding is the same.
-
-
-def add_scaled(b: Emitter, before: Any, products: Any, scale: Any) -> Any:
+def _add_scaled(b: Emitter, before: Any, products: Any, scale: Any) -> Any:
     """before + products * scale, for each of a block's scales; before the first is None."""
     numbers = b.sitofp(products, f32x16.ir)
     return b.fmul(numbers, scale) if before is None else fma(b, numbers, scale, before)
 
 
-def add_times_d(b: Emitter, total: Any, scaled: Any, minima: Sequence[Any], x: Any) -> Any:
-    """total + scaled products * d of the block at `x` - minima * x."""
-    total = fma(b, scaled, _splat_f32(b, after(b, x, D)), total)
-    return _subtract_minima(b, total, minima, x)
-
-
-def _subtract_minima(b: Emitter, total: Any, minima: Sequence[Any], x: Any) -> Any:
-    """total - minima * x."""
+def add_times_d(
+    b: Emitter, total: Any, scaled: Any, d: Any, minima: Sequence[Any], sums: Any, step: int
+) -> Any:
+    """total + scaled products * d - minima * x, of a block of a row of x whose d is at address `d`,
+    and what minima are multiplied with at `sums`, `step` bytes apart."""
+    total = fma(b, scaled, _splat_f32(b, d), total)
     for i, minimum in enumerate(minima):
-        minus_sum = MINUS_D_SUM if len(minima) == 1 else MINUS_D_SUMS + 4 * i
-        total = fma(b, minimum, _splat_f32(b, after(b, x, minus_sum)), total)
+        total = fma(b, minimum, _splat_f32(b, after(b, sums, step * i)), total)
     return total
 
 
@@ -131,12 +128,12 @@ def _minus_zero(b: Emitter, minus_sum: Any, zero: int) -> Any:
     return b.shl(sums, b.const(i32x16.ir, zero.bit_length() - 1))
 
 
+def _splat_f32(b: Emitter, address: Any) -> Any:
+    return b.splat(b.load_from(address, f32), 16)
+
+
 def _dot(b: Emitter, start: Any, u: Sequence[Any], qs: Any, zero: int) -> Any:
     dot4 = dot4_u8s8 if zero >= 128 else dot4_u7s8
     for j, vector in enumerate(u):
         start = dot4(b, start, vector, bcast4_i8x64(b, after(b, qs, 4 * j)))
     return start
-
-
-def _splat_f32(b: Emitter, address: Any) -> Any:
-    return b.splat(b.load_from(address, f32), 16)

@@ -1,4 +1,4 @@
-"""What the AMX products of int8 (block_tiles.py) and of bf16 (bf16_tiles.py) have in common.
+"""How AMX products of bf16 (bf16_tiles.py) walk over rows of x and over stretches of weights.
 
 A group of 16 weight rows is multiplied with panels of up to 16 rows of x, by stretches of blocks:
 the weights of a stretch are prepared for tiles, in memory that stays in the L1 cache, then every
@@ -7,8 +7,8 @@ not, as with experts, a stretch of them is gathered first.
 
 A thread's working memory, at a multiple of 64:
 
-    tile configuration | panels (address, stride) | products | a stretch of weights |
-    sums of panels | gathered rows of x | emulated tiles
+    tile configuration | panels (address, stride) | a stretch of weights | sums of panels |
+    gathered rows of x | emulated tiles
 """
 
 from __future__ import annotations
@@ -50,19 +50,14 @@ class WorkingMemory:
     weight_bytes: int  # of a prepared block
     sums_bytes: int  # of a panel
     gathered_stride: int  # from one gathered row to the next
-    products_bytes: int = 0
 
     @property
     def panels(self) -> int:
         return amx.CONFIG_BYTES
 
     @property
-    def products(self) -> int:
-        return self.panels + _PANEL_BYTES * self.n_panels
-
-    @property
     def weights(self) -> int:
-        return self.products + self.products_bytes
+        return self.panels + _PANEL_BYTES * self.n_panels
 
     @property
     def sums(self) -> int:

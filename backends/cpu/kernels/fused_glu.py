@@ -6,13 +6,14 @@ One kernel serves all ops of gated units, told apart by a field of its record: t
 small beside that of the products.
 
 A unit of work is a group of 16 rows of each weight times a chunk of rows of x, by the code of
-matmul.py; each number is rounded as by three separate kernels. Only a tile of each product exists
-at a time, 16 by up to 8 numbers (64 with AMX) in the thread's scratch memory. Where one tile has
-all rows of x, weights may come from memory, and a thread reads them in long streams: many groups of
-the gate's, then as many of the other's. Alternating between single groups took 8 % longer
-(q4_0 and f16 [2048, 8192], one row of x, one core of a Sapphire Rapids Xeon).
+matmul.py; each number is rounded as by three separate kernels. Only a few tiles of each product
+exist at a time, 16 by up to 8 numbers in the thread's scratch memory (with AMX 4 at a time, by as
+many as a unit has). Where one tile has all rows of x, weights may come from memory, and a thread
+reads them in long streams: many groups of the gate's, then as many of the other's. Alternating
+between single groups took 8 % longer (q4_0 and f16 [2048, 8192], one row of x, one core of a
+Sapphire Rapids Xeon).
 
-    a thread's scratch   lists (matmul_lists.py) | tiles of gate x | a tile of up x | addresses |
+    a thread's scratch   lists (matmul_lists.py) | tiles of gate x | tiles of up x | addresses |
                          memory of a unit (matmul_units.py)
 
 PYTEST_DONT_REWRITE (asserts: the code of kernels, and so its key, is the same in every process).
@@ -26,6 +27,7 @@ import numpy as np
 
 from ggmlpy.backends.cpu.builder import PlanBuilder
 from ggmlpy.backends.cpu.formats.base import GROUP, Format
+from ggmlpy.backends.cpu.formats.block_tiles import GROUPS, PANELS
 from ggmlpy.backends.cpu.kernel import Choice, Inline, Int, Kernel, Record, inline, kernel
 from ggmlpy.backends.cpu.kernels import matmul, matmul_lists
 from ggmlpy.backends.cpu.kernels.glu import GATED
@@ -35,9 +37,10 @@ from ggmlpy.backends.cpu.kernels.matmul_lists import (
     list_addresses,
     make_lists,
 )
-from ggmlpy.backends.cpu.kernels.matmul_units import chunk_rows, unit_of, work_bytes
+from ggmlpy.backends.cpu.kernels.matmul_units import Groups, Sums, chunk_rows, unit_of, work_bytes
 from ggmlpy.backends.cpu.kernels.types import FLOATS
 from ggmlpy.backends.cpu.rows import n_rows, share
+from ggmlpy.backends.cpu.simd import amx
 from ggmlpy.backends.cpu.simd.amx import TILES_BY
 from ggmlpy.backends.cpu.simd.arith import quotient
 from ggmlpy.backends.cpu.simd.memory import (
@@ -58,12 +61,11 @@ FIELDS = [
     ),
     *((name, "f4") for name in sorted(PARAMS)),
 ]
-ROWS, ROWS_BY_TILES = 8, 64  # of x at a time; with AMX weights unpacked once serve all of them
+ROWS, ROWS_BY_TILES = 8, PANELS * amx.ROWS  # of x at a time; with AMX all that a unit has
 RUN = 256  # sums of a group each, all of them less than half an L1 cache
 _SUM_BYTES = 4 * GROUP
-_TILE_BYTES = ROWS_BY_TILES * _SUM_BYTES
-_UP = RUN * _SUM_BYTES  # where the tile of up x is, and after it the addresses of the first one
-_ADDRESSES = _UP + _TILE_BYTES
+_UP = max(RUN, GROUPS * ROWS_BY_TILES) * _SUM_BYTES  # where the tiles of up x are
+_ADDRESSES = _UP + GROUPS * ROWS_BY_TILES * _SUM_BYTES  # of the first tile's rows
 _TILES_BYTES = _ADDRESSES + 8 * ROWS_BY_TILES
 
 
@@ -78,7 +80,9 @@ def _rows_by_tiles() -> Int:
 
 
 def _stride(format: Format, gate: Tensor) -> int:
-    return lists_stride(gate) + _TILES_BYTES + work_bytes(format, gate.spec.n_rows)
+    return (
+        lists_stride(gate) + _TILES_BYTES + work_bytes(format, gate.src[1].ne[0], gate.spec.n_rows)
+    )
 
 
 def _requires(node: Tensor) -> bool:
@@ -122,7 +126,8 @@ _gated = _first_of(0)
 
 def _declare(format: Format) -> Kernel:
     unit = unit_of(format)
-    begin, multiply_unit, end_units, row_step = unit.begin, unit.multiply, unit.end, unit.row_step
+    begin, take, multiply_unit, end_units = unit.begin, unit.take, unit.multiply, unit.end
+    most_rows, row_step, most_groups = unit.most_rows, unit.row_step, unit.most_groups
     rows_at_once = _rows if format.tiles is None else Choice(TILES_BY, _rows_by_tiles, _rows)
 
     @inline
@@ -133,35 +138,49 @@ def _declare(format: Format) -> Kernel:
             store_f32x16_part(load_i64(ys + 8 * i) + at, v, n_lanes)
 
     @inline
+    def products(
+        p: Record, w: Int, group: Int, n_groups: Int, xs: Int, ys: Int, n: Int, scratch: Int
+    ) -> None:
+        """`n_groups` groups from `group` on of the matrices at `w` times `n` rows of x."""
+        tiles, tile_bytes = scratch + p.tiles, n * _SUM_BYTES
+        for is_up in range(2):
+            for i in range(0, n_groups, most_groups()):
+                first, n_here = group + i, min(most_groups(), n_groups - i)
+                w_group = w + is_up * (p.weight_up - p.weight) + first * p.group_bytes
+                groups = Groups(w_group, p.group_bytes, n_here, p.y.ne0 - GROUP * first)
+                to = _UP if is_up == 1 else i * tile_bytes
+                sums = Sums(tiles + _ADDRESSES, to, tile_bytes, 0)
+                multiply_unit(groups, p.x.ne0, xs, n, sums, scratch + p.work)
+                for j in range(n_here if is_up == 1 else 0):
+                    gate, up = tiles + (i + j) * tile_bytes, tiles + _UP + j * tile_bytes
+                    at, n_lanes = _SUM_BYTES * (first + j), groups.n_rows - GROUP * j
+                    combine(p, gate, up, ys, n, at, n_lanes)
+
+    @inline
     def multiply(
         p: Record, w: Int, xs: Int, ys: Int, n: Int, scratch: Int, ith: Int, nth: Int
     ) -> None:
         """Thread `ith`'s share of the matrices at `w` times the `n` rows of x that need them."""
-        n_groups = quotient(p.y.ne0 + GROUP - 1, GROUP)
-        chunk = chunk_rows(n, n_groups, p.row_bytes, row_step(), nth)
+        k, n_groups = p.x.ne0, quotient(p.y.ne0 + GROUP - 1, GROUP)
+        chunk = chunk_rows(n, n_groups, most_rows(k, p.row_bytes), row_step(), nth)
         n_units = n_groups * quotient(n + chunk - 1, chunk)
-        rows = rows_at_once()
-        run = quotient(RUN, n) if n <= min(rows, chunk) else 1
-        tiles, work = scratch + p.tiles, scratch + p.work
-        end = share(n_units, ith + 1, nth)
-        for start in range(share(n_units, ith, nth), end, run):
+        rows, step = rows_at_once(), most_groups()
+        run = max(step, quotient(RUN, n) & -step) if n <= min(rows, chunk) else step
+        start, end = share(n_units, ith, nth), share(n_units, ith + 1, nth)
+        taken = -1
+        while start < end:
             i_chunk = quotient(start, n_groups)
             group = start - i_chunk * n_groups
             last = min(n, (i_chunk + 1) * chunk)
+            n_here = min(run, n_groups - group, end - start)
+            if i_chunk != taken:
+                n_taken = last - i_chunk * chunk
+                take(xs + 8 * i_chunk * chunk, n_taken, k, scratch + p.work)
+                taken = i_chunk
             for row in range(i_chunk * chunk, last, rows):
-                n_here = min(rows, last - row)
-                x = xs + 8 * row
-                for is_up in range(2):
-                    for i in range(min(run, end - start)):
-                        w_group = w + is_up * (p.weight_up - p.weight)
-                        w_group += (group + i) * p.group_bytes
-                        gate = i * n_here * _SUM_BYTES
-                        to = _UP if is_up == 1 else gate
-                        sums, n_lanes = tiles + _ADDRESSES, p.y.ne0 - GROUP * (group + i)
-                        multiply_unit(w_group, p.x.ne0, x, sums, n_here, to, n_lanes, 0, work)
-                        if is_up == 1:
-                            at, y = _SUM_BYTES * (group + i), ys + 8 * row
-                            combine(p, tiles + gate, tiles + _UP, y, n_here, at, n_lanes)
+                n_rows_here = min(rows, last - row)
+                products(p, w, group, n_here, xs + 8 * row, ys + 8 * row, n_rows_here, scratch)
+            start += n_here
 
     def matmul_glu(p: Record, ith: Int, nth: Int) -> None:
         scratch = p.scratch + ith * p.scratch_stride

@@ -2,8 +2,9 @@
 
 Quantised weights are packed once (formats/), float weights are read where they are stored. x is
 quantised, or split into bf16, once for all products that read it. A unit of work is a group of 16
-weight rows times a chunk of rows of x (matmul_units.py). An element of the result has the same bits
-for any number of rows of x and of threads, and, except with weights of bf16, with and without AMX.
+weight rows times a chunk of rows of x, and units that follow each other may be done together
+(matmul_units.py). An element of the result has the same bits for any number of rows of x and of
+threads, and, except with weights of bf16, with and without AMX.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from ggmlpy.backends.cpu.kernels.matmul_lists import (
     list_bytes,
     make_lists,
 )
-from ggmlpy.backends.cpu.kernels.matmul_units import chunk_rows, unit_of, work_bytes
+from ggmlpy.backends.cpu.kernels.matmul_units import Groups, Sums, chunk_rows, unit_of, work_bytes
 from ggmlpy.backends.cpu.kernels.types import FLOATS
 from ggmlpy.backends.cpu.rows import n_rows, share
 from ggmlpy.backends.cpu.simd.amx import TILES_BY
@@ -111,7 +112,7 @@ def lists_stride(node: Tensor) -> int:
 
 def _stride(format: Format, node: Tensor) -> int:
     """Bytes of scratch memory for a thread: its lists, then the unit's memory."""
-    return lists_stride(node) + work_bytes(format, node.spec.n_rows)
+    return lists_stride(node) + work_bytes(format, node.src[1].ne[0], node.spec.n_rows)
 
 
 def bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
@@ -140,7 +141,8 @@ def bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
 def declare(format: Format) -> Kernel:
     """The kernel for weights of one format."""
     unit = unit_of(format)
-    begin, multiply_unit, end, row_step = unit.begin, unit.multiply, unit.end, unit.row_step
+    begin, take, multiply_unit, end = unit.begin, unit.take, unit.multiply, unit.end
+    most_rows, row_step, most_groups = unit.most_rows, unit.row_step, unit.most_groups
 
     @inline
     def multiply(
@@ -149,18 +151,25 @@ def declare(format: Format) -> Kernel:
         """Thread `ith`'s share of one matrix times the `n` rows of x that need it."""
         k, m = p.x.ne0, p.y.ne0
         n_groups = quotient(m + GROUP - 1, GROUP)
-        chunk = chunk_rows(n, n_groups, p.row_bytes, row_step(), nth)
+        chunk = chunk_rows(n, n_groups, most_rows(k, p.row_bytes), row_step(), nth)
         n_units = n_groups * quotient(n + chunk - 1, chunk)
-        for i in range(share(n_units, ith, nth), share(n_units, ith + 1, nth)):
+        i, last = share(n_units, ith, nth), share(n_units, ith + 1, nth)
+        taken = -1
+        while i < last:
             i_chunk = quotient(i, n_groups)
             group = i - i_chunk * n_groups
             first = i_chunk * chunk
             n_here = min(chunk, n - first)
+            n_groups_here = min(most_groups(), n_groups - group, last - i)
             w_group = w + group * p.group_bytes
-            at, n_lanes = 4 * GROUP * group, m - GROUP * group
+            groups = Groups(w_group, p.group_bytes, n_groups_here, m - GROUP * group)
+            at, x = 4 * GROUP * group, xs + 8 * first
             bias = p.bias.ptr + at if p.bias.ptr != 0 else 0
-            x, y = xs + 8 * first, ys + 8 * first
-            multiply_unit(w_group, k, x, y, n_here, at, n_lanes, bias, work)
+            if i_chunk != taken:
+                take(x, n_here, k, work)
+                taken = i_chunk
+            multiply_unit(groups, k, x, n_here, Sums(ys + 8 * first, at, 4 * GROUP, bias), work)
+            i += n_groups_here
 
     def matmul(p: Record, ith: Int, nth: Int) -> None:
         scratch = p.scratch + ith * p.scratch_stride

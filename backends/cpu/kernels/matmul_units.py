@@ -1,31 +1,38 @@
-"""A unit of work of matrix products: a group of 16 weight rows times a chunk of rows of x.
+"""A unit of work of matrix products: some groups of 16 weight rows times a chunk of rows of x.
 
-With AMX rows of x are multiplied 16 at a time by tiles; the remaining ones, and all rows without
-AMX, are multiplied 8 (floats: 4), 4, 2 or 1 at a time in registers. With weights of bf16 the
-remaining rows go through tiles too (bf16_tiles.py). The width changes how often weights are read,
-never the order in which a sum is built.
+With AMX rows of x are multiplied 16 at a time by tiles, with 4 groups together; the remaining ones,
+and all rows without AMX, are multiplied 8 (floats: 4), 4, 2 or 1 at a time in registers, group by
+group. With weights of bf16 the remaining rows go through tiles too (bf16_tiles.py). The width
+changes how often weights are read, never the order in which a sum is built.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from ggmlpy.backends.cpu.formats import bf16_tiles, short_rows
+from ggmlpy.backends.cpu.formats import bf16_tiles, block_tiles, short_rows
 from ggmlpy.backends.cpu.formats.base import GROUP, Format
 from ggmlpy.backends.cpu.formats.bf16_tiles import WholeUnits
 from ggmlpy.backends.cpu.formats.block_tiles import (
-    PANELS,
+    GROUPS,
+    LEAST_ROWS,
     SUMS,
-    WORK_BYTES,
     TileProducts,
+    most_panels,
+    n_panels,
     release_tiles,
 )
+from ggmlpy.backends.cpu.formats.x_panels import panel_bytes
 from ggmlpy.backends.cpu.kernel import Choice, Inline, Int, inline
 from ggmlpy.backends.cpu.simd.amx import ROWS, TILES_BY
 from ggmlpy.backends.cpu.simd.arith import quotient
-from ggmlpy.backends.cpu.simd.block import load_block
-from ggmlpy.backends.cpu.simd.memory import load_f32x16_part
+from ggmlpy.backends.cpu.simd.memory import (
+    load_f32x16,
+    load_f32x16_part,
+    load_i64,
+    store_f32x16_part,
+)
 from ggmlpy.backends.cpu.simd.product import add_to_each, load_rows, store_sums
 from ggmlpy.backends.cpu.simd.tile import tile_f32x16
 
@@ -37,6 +44,28 @@ _CHUNK_BYTES = 33 << 14
 # core 1.9 ms with 32 at a time, 2.5 with 64 and 4.0 with all (EPYC with AVX512, 2026-11-26).
 _SHORT_BYTES, _FEW_ROWS = 64, 32
 _SUM_BYTES = 4 * GROUP
+_n_panels, _most_panels, _panel_bytes = map(inline, (n_panels, most_panels, panel_bytes))
+
+
+class Groups(NamedTuple):
+    """`n` packed groups of weights, `step` bytes apart, and how many rows the matrix has from the
+    first of them on."""
+
+    w: Int
+    step: Int
+    n: Int
+    n_rows: Int
+
+
+class Sums(NamedTuple):
+    """Where sums go: those of a group with a row of x `at` bytes into the row listed at ys, those
+    of the next group `step` bytes further on. The numbers from address `bias` on, one for each
+    weight row, are added first (none if it is 0)."""
+
+    ys: Int
+    at: Int
+    step: Int
+    bias: Int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,42 +73,71 @@ class Unit:
     """A format's code for a unit of work.
 
     begin(n, work)    before the first unit of a kernel's share, with at most n rows of x a matrix
-    multiply(w, k, xs, ys, n, at, n_lanes, bias, work)
-                      the group at w, of `n_lanes` rows or 16, times n rows listed at xs. As many
-                      sums of each go to the rows listed at ys, `at` bytes into each, after the
-                      numbers at address `bias` have been added (none if it is 0)
+    most_rows(k, row_bytes)
+                      rows of x that a chunk has at most
+    row_step()        chunks should have a multiple of so many rows of x
+    most_groups()     groups that `multiply` takes at most
+    take(xs, n, k, work)
+                      before the first unit of a chunk: the n rows of x listed at xs
+    multiply(groups, k, xs, n, sums, work)
+                      the groups times the n rows listed at xs: of each group 16 sums, or as many as
+                      it has rows, with each row of x
     end(n)            after the last unit
-    row_step()        units should have a multiple of so many rows of x
 
     `work` is the address of the thread's memory of work_bytes(), at a multiple of 64.
     """
 
     begin: Inline
+    most_rows: Inline
+    row_step: Inline
+    most_groups: Inline
+    take: Inline
     multiply: Inline
     end: Inline
-    row_step: Inline
 
 
-def work_bytes(format: Format, n_rows: int) -> int:
+def work_bytes(format: Format, k: int, n_rows: int) -> int:
     """Memory of a thread for products with so many rows of x."""
     if isinstance(format.tiles, WholeUnits):
         return max(bf16_tiles.WORK_BYTES, short_rows.WORK_BYTES)
     if format.short is not None:
         return short_rows.WORK_BYTES
-    return WORK_BYTES if format.tiles is not None and n_rows >= ROWS else 0
+    if format.tiles is not None and n_rows >= LEAST_ROWS:
+        return block_tiles.work_bytes(k, n_rows)
+    return 0
 
 
 @inline
-def chunk_rows(n: Int, n_groups: Int, row_bytes: Int, step: Int, nth: Int) -> Int:
-    """Rows of x in a unit of work: as many as fit the cache, but enough units for every thread."""
-    fitting = quotient(_CHUNK_BYTES, row_bytes) if row_bytes > _SHORT_BYTES else _FEW_ROWS
+def chunk_rows(n: Int, n_groups: Int, most: Int, step: Int, nth: Int) -> Int:
+    """Rows of x in a unit of work: at most `most`, but enough units for every thread."""
     balanced = quotient(n * n_groups, 4 * nth)
-    return max(step, min(fitting, balanced) & -step)
+    return max(step, min(most, balanced) & -step)
+
+
+@inline
+def _most_rows(k: Int, row_bytes: Int) -> Int:
+    """As many as fit the cache."""
+    return quotient(_CHUNK_BYTES, row_bytes) if row_bytes > _SHORT_BYTES else _FEW_ROWS
 
 
 @inline
 def _nothing_to_begin(n: Int, work: Int) -> None:
     pass
+
+
+@inline
+def _nothing_to_take(xs: Int, n: Int, k: Int, work: Int) -> None:
+    pass
+
+
+@inline
+def _one_group() -> Int:
+    return 1
+
+
+@inline
+def _some_groups() -> Int:
+    return GROUPS
 
 
 @inline
@@ -89,7 +147,7 @@ def _nothing_to_end(n: Int) -> None:
 
 @inline
 def _end(n: Int) -> None:
-    if n >= ROWS:
+    if n >= LEAST_ROWS:
         release_tiles()
 
 
@@ -115,7 +173,8 @@ def _rows_of_bf16_tiles() -> Int:
 
 
 def _by_registers(accumulate: Inline, width: int) -> Inline:
-    """`multiply` of a Unit, with a tile of sums in registers: 4 rows of x or fewer, or `width`."""
+    """The function that multiplies one group, with a tile of sums in registers: 4 rows of x or
+    fewer, or `width`."""
 
     @inline
     def tile(
@@ -152,41 +211,68 @@ def _by_registers(accumulate: Inline, width: int) -> Inline:
     return multiply
 
 
-def _by_tiles(tiles: TileProducts, rest: Inline) -> tuple[Inline, Inline]:
-    """`begin` and `multiply` of a Unit with AMX; `rest` multiplies rows after the panels."""
-    configure, multiply_panels = tiles.configure, tiles.multiply
+def _of_one_group(multiply: Inline) -> Inline:
+    """`multiply` of a Unit that takes one group."""
+
+    @inline
+    def multiply_one(groups: Groups, k: Int, xs: Int, n: Int, sums: Sums, work: Int) -> None:
+        multiply(groups.w, k, xs, sums.ys, n, sums.at, groups.n_rows, sums.bias, work)
+
+    return multiply_one
+
+
+@inline
+def _most_rows_of_panels(k: Int, row_bytes: Int) -> Int:
+    return ROWS * _most_panels(_panel_bytes(k))
+
+
+@inline
+def _store_panel_rows(found: Int, n: Int, groups: Groups, sums: Sums) -> None:
+    """Sums of `n` rows, [panels, GROUPS, ROWS, 16] at `found`, to where they go."""
+    for t in range(n):
+        row = found + ((t & -ROWS) * GROUPS + (t & (ROWS - 1))) * _SUM_BYTES
+        y, bias = load_i64(sums.ys + 8 * t) + sums.at, sums.bias
+        for i in range(groups.n):
+            n_lanes = groups.n_rows - GROUP * i
+            total = load_f32x16(row + ROWS * _SUM_BYTES * i)
+            if bias != 0:
+                total = total + load_f32x16_part(bias + _SUM_BYTES * i, n_lanes)
+            store_f32x16_part(y + sums.step * i, total, n_lanes)
+
+
+def _by_tiles(tiles: TileProducts, rest: Inline) -> tuple[Inline, Inline, Inline]:
+    """`begin`, `take` and `multiply` of a Unit with AMX. `rest` multiplies one group with rows that
+    no panel has, and with all rows where scales are too large for tiles."""
+    configure, pack, multiply_panels = tiles.configure, tiles.pack, tiles.multiply
 
     @inline
     def begin(n: Int, work: Int) -> None:
-        if n >= ROWS:
+        if n >= LEAST_ROWS:
             configure(work)
 
     @inline
-    def store_panels(n_panels: Int, ys: Int, at: Int, n_lanes: Int, bias: Int, work: Int) -> None:
-        """The sums of panels, 8 rows at a time, to the rows listed at ys."""
-        for i in range(0, n_panels * ROWS, 8):
-            sums = load_block(work + SUMS + _SUM_BYTES * i, _SUM_BYTES, 8, 1)
-            if bias != 0:
-                sums = add_to_each(sums, load_f32x16_part(bias, n_lanes))
-            store_sums(sums, load_rows(sums, ys + 8 * i), at, n_lanes)
+    def take(xs: Int, n: Int, k: Int, work: Int) -> None:
+        pack(xs, n, _n_panels(n), k, work)
 
     @inline
-    def multiply(
-        w: Int, k: Int, xs: Int, ys: Int, n: Int, at: Int, n_lanes: Int, bias: Int, work: Int
-    ) -> None:
-        done = 0
-        while done + ROWS <= n:
-            n_panels = min(PANELS, quotient(n - done, ROWS))
-            multiply_panels(w, k, xs + 8 * done, n_panels, work)
-            store_panels(n_panels, ys + 8 * done, at, n_lanes, bias, work)
-            done += n_panels * ROWS
-        rest(w, k, xs + 8 * done, ys + 8 * done, n - done, at, n_lanes, bias, work)
+    def multiply(groups: Groups, k: Int, xs: Int, n: Int, sums: Sums, work: Int) -> None:
+        done, n_panels = 0, _n_panels(n)
+        if n_panels > 0 and multiply_panels(groups.w, groups.step, groups.n, k, n_panels, work):
+            done = min(n, ROWS * n_panels)
+            _store_panel_rows(work + SUMS, done, groups, sums)
+        if done == n:
+            return
+        xs, ys = xs + 8 * done, sums.ys + 8 * done
+        for i in range(groups.n):
+            w, at = groups.w + groups.step * i, sums.at + sums.step * i
+            bias = sums.bias + _SUM_BYTES * i if sums.bias != 0 else 0
+            rest(w, k, xs, ys, n - done, at, groups.n_rows - GROUP * i, bias, work)
 
-    return begin, multiply
+    return begin, take, multiply
 
 
 def _short_or_not(short: Inline, other: Inline) -> Inline:
-    """`multiply` of a Unit that takes short rows otherwise, where many rows of x need them."""
+    """The function that multiplies one group, short rows otherwise where many rows of x need it."""
     most, least_rows = short_rows.MOST, short_rows.LEAST_ROWS
 
     @inline
@@ -201,24 +287,41 @@ def _short_or_not(short: Inline, other: Inline) -> Inline:
     return multiply
 
 
+def _unit(
+    multiply: Inline,
+    *,
+    begin: Inline = _nothing_to_begin,
+    most_rows: Inline = _most_rows,
+    row_step: Inline = _rows_in_registers,
+    most_groups: Inline = _one_group,
+    take: Inline = _nothing_to_take,
+    end: Inline = _nothing_to_end,
+) -> Unit:
+    """A Unit that needs nothing but what is given."""
+    return Unit(begin, most_rows, row_step, most_groups, take, multiply, end)
+
+
 def unit_of(format: Format) -> Unit:
     """How units of this format are computed, on any instruction set."""
     plain = _by_registers(format.accumulate, format.width)
     if format.short is not None:  # whose 16 sums need the registers of AVX512
         plain = Choice(frozenset({"avx512"}), _short_or_not(format.short, plain), plain)
     if format.tiles is None:
-        return Unit(_nothing_to_begin, plain, _nothing_to_end, _rows_in_registers)
+        return _unit(_of_one_group(plain))
     if isinstance(format.tiles, WholeUnits):
-        return Unit(
-            _nothing_to_begin,
-            Choice(TILES_BY, format.tiles.multiply, plain),
-            Choice(TILES_BY, _end_all, _nothing_to_end),
-            Choice(TILES_BY, _rows_of_bf16_tiles, _rows_in_registers),
+        multiply = Choice(TILES_BY, format.tiles.multiply, plain)
+        return _unit(
+            _of_one_group(multiply),
+            row_step=Choice(TILES_BY, _rows_of_bf16_tiles, _rows_in_registers),
+            end=Choice(TILES_BY, _end_all, _nothing_to_end),
         )
-    begin, multiply = _by_tiles(format.tiles, plain)
-    return Unit(
-        Choice(TILES_BY, begin, _nothing_to_begin),
-        Choice(TILES_BY, multiply, plain),
-        Choice(TILES_BY, _end, _nothing_to_end),
-        Choice(TILES_BY, _rows_of_tiles, _rows_in_registers),
+    begin, take, multiply = _by_tiles(format.tiles, plain)
+    return _unit(
+        Choice(TILES_BY, multiply, _of_one_group(plain)),
+        begin=Choice(TILES_BY, begin, _nothing_to_begin),
+        most_rows=Choice(TILES_BY, _most_rows_of_panels, _most_rows),
+        row_step=Choice(TILES_BY, _rows_of_tiles, _rows_in_registers),
+        most_groups=Choice(TILES_BY, _some_groups, _one_group),
+        take=Choice(TILES_BY, take, _nothing_to_take),
+        end=Choice(TILES_BY, _end, _nothing_to_end),
     )

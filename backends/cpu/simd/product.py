@@ -28,7 +28,7 @@ from ggmlpy.backends.cpu.simd.core import (
     typed,
     void,
 )
-from ggmlpy.backends.cpu.simd.memory import load_f32x16_part, prefetch, store_f32x16_part
+from ggmlpy.backends.cpu.simd.memory import load_f32x16_part, prefetch_l2, store_f32x16_part
 from ggmlpy.backends.cpu.simd.reduce import sum_lanes
 
 Arg = Type | Const
@@ -136,9 +136,9 @@ def _infer_prefetch(*args: Arg) -> Any:
 
 @typed(_infer_prefetch)
 def prefetch_bytes(b: Emitter, ptr: Any, n_bytes: Const) -> None:
-    """Prefetches the cache lines of `n_bytes`, a constant, from `ptr` on."""
+    """Prefetches the cache lines of `n_bytes`, a constant, from `ptr` on, into the second level."""
     for start in range(0, n_bytes.value, 64):
-        prefetch(b, after(b, ptr, start))
+        prefetch_l2(b, after(b, ptr, start))
 
 
 @intrinsic(i64, i64)
