@@ -69,6 +69,7 @@ from ggmlpy.backends.cpu.simd.memory import (
     store_f32,
     store_f32x16,
     store_f32x16_part,
+    store_fence,
     store_i8,
     store_i8x16,
     store_i8x16_part,
@@ -77,6 +78,7 @@ from ggmlpy.backends.cpu.simd.memory import (
     store_i32,
     store_i32x16,
     store_i64,
+    store_line_past_caches,
 )
 from ggmlpy.backends.cpu.simd.reduce import lane, max_lanes, min_lanes, sum_lanes
 
@@ -136,6 +138,15 @@ def int_arithmetic(x: Int, y: Int, out: Int, n: Int) -> None:
         store_i32x16(out + 40 * n + at, absolute(a))
         store_i32x16(out + 44 * n + at, a & 255)
         store_i32x16(out + 48 * n + at, select(less(a, b), a, 3))
+
+
+@compiled(i64, i64, i64)
+def past_caches(x: Int, out: Int, n: Int) -> None:
+    """`n` lines of 64 bytes, the last one first."""
+    for i in range(n):
+        at = 64 * (n - 1 - i)
+        store_line_past_caches(out + at, load_f32x16(x + at))
+    store_fence()
 
 
 @compiled(i64, i64)

@@ -86,6 +86,15 @@ def protect_second_page(memory: np.ndarray, page: int) -> None:
     assert libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(page), 0) == 0
 
 
+def test_lines_past_the_caches(call: Call) -> None:
+    x = np.random.default_rng(11).standard_normal(16 * 9).astype(np.float32)
+    out = np.zeros(16 * 11, np.float32)
+    first = -out.ctypes.data % 64 // 4
+    call(simd.past_caches, x, out[first:], 9)
+    np.testing.assert_array_equal(out[first : first + len(x)], x)
+    assert not out[:first].any() and not out[first + len(x) :].any()
+
+
 def test_byte_vectors(call: Call) -> None:
     x = np.random.default_rng(7).integers(0, 256, 64).astype(np.uint8)
     out = np.zeros(704, np.uint8)

@@ -37,7 +37,14 @@ from ggmlpy.backends.cpu.kernels.matmul_lists import (
     list_addresses,
     make_lists,
 )
-from ggmlpy.backends.cpu.kernels.matmul_units import Groups, Sums, chunk_rows, unit_of, work_bytes
+from ggmlpy.backends.cpu.kernels.matmul_units import (
+    Groups,
+    Sums,
+    chunk_rows,
+    store_sums_of,
+    unit_of,
+    work_bytes,
+)
 from ggmlpy.backends.cpu.kernels.types import FLOATS
 from ggmlpy.backends.cpu.rows import n_rows, share
 from ggmlpy.backends.cpu.simd import amx
@@ -46,7 +53,6 @@ from ggmlpy.backends.cpu.simd.arith import quotient
 from ggmlpy.backends.cpu.simd.memory import (
     load_f32x16,
     load_i64,
-    store_f32x16_part,
     store_i64,
 )
 from ggmlpy.graph.tensor import Tensor
@@ -135,7 +141,7 @@ def _declare(format: Format) -> Kernel:
         """The gated unit of two tiles, to the result."""
         for i in range(n):
             v = _gated(p, load_f32x16(gate + _SUM_BYTES * i), load_f32x16(up + _SUM_BYTES * i))
-            store_f32x16_part(load_i64(ys + 8 * i) + at, v, n_lanes)
+            store_sums_of(n, load_i64(ys + 8 * i) + at, v, n_lanes)
 
     @inline
     def products(
@@ -149,7 +155,7 @@ def _declare(format: Format) -> Kernel:
                 w_group = w + is_up * (p.weight_up - p.weight) + first * p.group_bytes
                 groups = Groups(w_group, p.group_bytes, n_here, p.y.ne0 - GROUP * first)
                 to = _UP if is_up == 1 else i * tile_bytes
-                sums = Sums(tiles + _ADDRESSES, to, tile_bytes, 0)
+                sums = Sums(tiles + _ADDRESSES, to, tile_bytes, 0, False)
                 multiply_unit(groups, p.x.ne0, xs, n, sums, scratch + p.work)
                 for j in range(n_here if is_up == 1 else 0):
                     gate, up = tiles + (i + j) * tile_bytes, tiles + _UP + j * tile_bytes

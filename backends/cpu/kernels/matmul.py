@@ -168,7 +168,8 @@ def declare(format: Format) -> Kernel:
             if i_chunk != taken:
                 take(x, n_here, k, work)
                 taken = i_chunk
-            multiply_unit(groups, k, x, n_here, Sums(ys + 8 * first, at, 4 * GROUP, bias), work)
+            sums = Sums(ys + 8 * first, at, 4 * GROUP, bias, True)
+            multiply_unit(groups, k, x, n_here, sums, work)
             i += n_groups_here
 
     def matmul(p: Record, ith: Int, nth: Int) -> None:

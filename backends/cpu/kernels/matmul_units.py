@@ -32,6 +32,8 @@ from ggmlpy.backends.cpu.simd.memory import (
     load_f32x16_part,
     load_i64,
     store_f32x16_part,
+    store_fence,
+    store_line_past_caches,
 )
 from ggmlpy.backends.cpu.simd.product import add_to_each, load_rows, store_sums
 from ggmlpy.backends.cpu.simd.tile import tile_f32x16
@@ -43,6 +45,12 @@ _CHUNK_BYTES = 33 << 14
 # which lie far apart, and that is what it takes. 8192 rows of 16 weights times 512 rows of x take a
 # core 1.9 ms with 32 at a time, 2.5 with 64 and 4.0 with all (EPYC with AVX512, 2026-11-26).
 _SHORT_BYTES, _FEW_ROWS = 64, 32
+# From so many rows on, a chunk's result goes past the caches: lines of rows that lie a power of two
+# apart fight for the same places there, and each is read before it is written. 512 rows of 8192,
+# 4 lines of 256 rows at a time between loads and fma, took 1.2 ms more than these alone, 0.4 past
+# the caches, and as long to read after; with 64 rows of 2048 both were the same (EPYC, Zen 5,
+# 2026-11-27).
+_PAST_CACHES_ROWS = 128
 _SUM_BYTES = 4 * GROUP
 _n_panels, _most_panels, _panel_bytes = map(inline, (n_panels, most_panels, panel_bytes))
 
@@ -60,12 +68,13 @@ class Groups(NamedTuple):
 class Sums(NamedTuple):
     """Where sums go: those of a group with a row of x `at` bytes into the row listed at ys, those
     of the next group `step` bytes further on. The numbers from address `bias` on, one for each
-    weight row, are added first (none if it is 0)."""
+    weight row, are added first (none if it is 0). `is_result`: not memory that is read soon."""
 
     ys: Int
     at: Int
     step: Int
     bias: Int
+    is_result: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,11 +157,13 @@ def _nothing_to_end(n: Int) -> None:
 @inline
 def _end(n: Int) -> None:
     if n >= LEAST_ROWS:
+        store_fence()
         release_tiles()
 
 
 @inline
 def _end_all(n: Int) -> None:
+    store_fence()
     release_tiles()
 
 
@@ -227,6 +238,15 @@ def _most_rows_of_panels(k: Int, row_bytes: Int) -> Int:
 
 
 @inline
+def store_sums_of(n: Int, y: Int, sums: Any, n_lanes: Int) -> None:
+    """The first `n_lanes` sums of a row, one of `n`, to its place at y in a result."""
+    if n >= _PAST_CACHES_ROWS and n_lanes >= GROUP and y & (_SUM_BYTES - 1) == 0:
+        store_line_past_caches(y, sums)
+    else:
+        store_f32x16_part(y, sums, n_lanes)
+
+
+@inline
 def _store_panel_rows(found: Int, n: Int, groups: Groups, sums: Sums) -> None:
     """Sums of `n` rows, [panels, GROUPS, ROWS, 16] at `found`, to where they go."""
     for t in range(n):
@@ -237,7 +257,7 @@ def _store_panel_rows(found: Int, n: Int, groups: Groups, sums: Sums) -> None:
             total = load_f32x16(row + ROWS * _SUM_BYTES * i)
             if bias != 0:
                 total = total + load_f32x16_part(bias + _SUM_BYTES * i, n_lanes)
-            store_f32x16_part(y + sums.step * i, total, n_lanes)
+            store_sums_of(n if sums.is_result else 0, y + sums.step * i, total, n_lanes)
 
 
 def _by_tiles(tiles: TileProducts, rest: Inline) -> tuple[Inline, Inline, Inline]:

@@ -320,6 +320,27 @@ def store_bf16x16_part(b: Emitter, ptr: Any, value: Any, n: Any) -> None:
     _store_part(b, ptr, bf16_bits(b, value), n)
 
 
+# --- past the caches ----------------------------------------------------------------------------
+
+
+@intrinsic(void, i64, f32x16)
+def store_line_past_caches(b: Emitter, ptr: Any, value: Any) -> None:
+    """16 f32 to the whole cache line at `ptr`, a multiple of 64, which is neither read before nor
+    kept in a cache. Other threads find it there after `store_fence`."""
+    line = b.store(value, b.pointer(ptr, value.type))
+    line.align = 64
+    line.set_metadata("nontemporal", b.module.add_metadata([ir.Constant(i32.ir, 1)]))
+
+
+@intrinsic(void)
+def store_fence(b: Emitter) -> None:
+    """What was stored past the caches comes before all that is stored from now on."""
+    if "x86" in b.isa.has:
+        b.llvm("llvm.x86.sse.sfence", void.ir)
+    else:
+        b.fence("release")
+
+
 # --- broadcasts and hints -----------------------------------------------------------------------
 
 
