@@ -44,8 +44,8 @@ def backend(isa: str, n_threads: int = 2) -> CpuBackend:
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
     """All kernels together: one at a time takes several times as long."""
-    plain = [KERNELS[type] for type in TILE_KINDS]
-    Jit(emulated(BEST)).load([*plain, KERNELS["mxfp4"], MATMUL_GLU["q4_K"]])
+    plain = [KERNELS[type] for type in (*TILE_KINDS, "q4_1", "mxfp4")]
+    Jit(emulated(BEST)).load([*plain, MATMUL_GLU["q4_K"]])
     Jit(emulated(LAST)).load([KERNELS[type] for type in LAST_TYPES])
 
 
@@ -118,6 +118,16 @@ def test_scales_that_are_not_finite_or_too_large(type: str, n_bad: int) -> None:
     w = ggmlpy.from_bytes(raw.reshape(-1), type, (k, m))
     got = check(ops.mul_mat(w, ggmlpy.from_numpy(random_x(n, k))))
     assert type == "mxfp4" or (~np.isfinite(got)).any(0).sum() == n_bad
+
+
+@pytest.mark.parametrize("type", ["q4_0", "q4_1"])
+def test_memory_may_hold_anything(type: str) -> None:
+    """Blocks that a stretch lacks, and rows that a panel lacks, are made up of it."""
+    chosen = CpuBackend(1, emulated(BEST))
+    node = ops.mul_mat(weight(type, 96, 20), ggmlpy.from_numpy(random_x(LEAST_ROWS, 96)))
+    want = ggmlpy.compute(node, backend=chosen)
+    chosen._pool.take("scratch", 0).data[:] = 0xFF  # NaN
+    assert ggmlpy.compute(node, backend=chosen).tobytes() == want.tobytes()
 
 
 @pytest.mark.parametrize("type", SOME)

@@ -82,10 +82,10 @@ def _pack_blocks(n_minima: Minima) -> Intrinsic:
 
 def _column(b: Emitter, rows: Sequence[Any], j: int) -> Any:
     """Number `j` of 16 rows of four, as a vector."""
-    pairs = [b.concat(*rows[t : t + 2]) for t in range(0, ROWS, 2)]
-    fours = [b.concat(*pairs[t : t + 2]) for t in range(0, ROWS // 2, 2)]
-    eights = [b.shuffle(*fours[t : t + 2], list(range(j, 32, 4))) for t in (0, 2)]
-    return b.concat(*eights)
+    pairs = [b.concat(rows[t], rows[t + 1]) for t in range(0, ROWS, 2)]
+    fours = [b.concat(pairs[t], pairs[t + 1]) for t in range(0, ROWS // 2, 2)]
+    lanes = list(range(j, 32, 4))
+    return b.concat(b.shuffle(fours[0], fours[1], lanes), b.shuffle(fours[2], fours[3], lanes))
 
 
 @intrinsic(void, i64)

@@ -31,6 +31,7 @@ from ggmlpy.backends.cpu.simd.memory import (
     load_f32x16,
     load_f32x16_part,
     load_i64,
+    store_f32x16,
     store_f32x16_part,
     store_fence,
     store_line_past_caches,
@@ -240,10 +241,12 @@ def _most_rows_of_panels(k: Int, row_bytes: Int) -> Int:
 @inline
 def store_sums_of(n: Int, y: Int, sums: Any, n_lanes: Int) -> None:
     """The first `n_lanes` sums of a row, one of `n`, to its place at y in a result."""
-    if n >= _PAST_CACHES_ROWS and n_lanes >= GROUP and y & (_SUM_BYTES - 1) == 0:
+    if n_lanes < GROUP:
+        store_f32x16_part(y, sums, n_lanes)
+    elif n >= _PAST_CACHES_ROWS and y & (_SUM_BYTES - 1) == 0:
         store_line_past_caches(y, sums)
     else:
-        store_f32x16_part(y, sums, n_lanes)
+        store_f32x16(y, sums)
 
 
 @inline
@@ -329,9 +332,8 @@ def unit_of(format: Format) -> Unit:
     if format.tiles is None:
         return _unit(_of_one_group(plain))
     if isinstance(format.tiles, WholeUnits):
-        multiply = Choice(TILES_BY, format.tiles.multiply, plain)
         return _unit(
-            _of_one_group(multiply),
+            _of_one_group(Choice(TILES_BY, format.tiles.multiply, plain)),
             row_step=Choice(TILES_BY, _rows_of_bf16_tiles, _rows_in_registers),
             end=Choice(TILES_BY, _end_all, _nothing_to_end),
         )
