@@ -12,9 +12,10 @@ Sums have the bits that they have without tiles, with one exception, which is no
 are unpacked: a scale that is not finite, or so large that its product with M is not (tile_loop.py).
 `multiply` then says that these groups must be computed without tiles.
 
-Counted, not measured, for a block of 16 weight rows: to unpack it takes 10 to 25 cycles, so with
-PANELS panels less than 5 % of their products; to load and store the sums of a stretch is 4
-instructions a block.
+Counted, not measured (tile_loop.py has the loop's count): to unpack a block of 16 weight rows takes
+10 to 30 cycles, at most 4 % of its products with PANELS panels; to load and store the sums once a
+stretch is 4 instructions a block; to pack a block of 16 rows of x, some 60 instructions, is as much
+as to multiply it with one group.
 
 PYTEST_DONT_REWRITE (asserts: the code of kernels, and so its key, is the same in every process).
 """
@@ -159,6 +160,7 @@ def tile_products(unpack: Unpack, part_of: Inline, n_blocks: int, part_bytes: in
         """Adds the product of `n` unpacked blocks of each group with the panels from x on to the
         sums. Bytes at `ahead`, in steps for each group, are prefetched."""
         n_steps = quotient(n + BLOCKS_AT_ONCE - 1, BLOCKS_AT_ONCE)
+        last_step = unknown(n_steps - 1)  # else LLVM writes the code of the last one twice
         first_u, to_next = work + _WEIGHTS, panel_bytes_of(k)
         begin(x, first_u, work)
         u, sums = first_u, work + SUMS
@@ -171,17 +173,17 @@ def tile_products(unpack: Unpack, part_of: Inline, n_blocks: int, part_bytes: in
                     following_u = first_u
                     if j + 1 < n_panels:
                         following_x = x + to_next
-                to_prefetch = ahead + group * ahead_step if j == 0 else 0
+                to_prefetch = ahead + group * ahead_step
+                n_to_prefetch = n_steps if j == 0 else 0
                 at = sums + group * TILE_BYTES
                 totals = load_block(at, ROW_BYTES, ROWS, 1)
                 block = x
                 for i in range(n_steps):
-                    if to_prefetch != 0:
-                        prefetch_bytes(to_prefetch, ahead_bytes)
-                        to_prefetch += ahead_bytes
+                    if i < n_to_prefetch:
+                        prefetch_bytes(to_prefetch + i * ahead_bytes, ahead_bytes)
                     next_block = block + BLOCKS_AT_ONCE * X_BYTES
                     next_u = u + BLOCKS_AT_ONCE * UNPACKED_BYTES
-                    if i + 1 == n_steps:
+                    if i == last_step:
                         next_block, next_u = following_x, following_u
                     totals = add(totals, block, u, next_block, next_u, work)
                     block, u = next_block, next_u

@@ -6,10 +6,11 @@
     sums     -d*S of activations.py where weights have one minimum, -d*S0 and -d*S1 where they have
              two, unused where they have none
 
-A thread packs the rows of a unit of work once for all groups of weights that it multiplies with
-them: two loads and a store for a row and a block. Products then read 9 to 11 whole cache lines a
-block, one after another, where rows are 16 lines that lie as far apart as rows do, half of each
-line unused. Rows that are listed in any order (matmul_lists.py) are packed like others.
+A thread packs the rows of a chunk once for all groups of weights that it multiplies with them.
+Products then read 9 to 11 cache lines a block, one after another, where rows as they are would be
+16 lines as far apart as rows, half of each unused. So each thread packs for itself, what is in its
+cache anyway, instead of once for all products that read x: rows that are listed in any order, as
+with experts (matmul_lists.py), are like others, and those that no panel has stay rows.
 
 Rows that a panel lacks are its last one again. Blocks that it lacks have d and sums of -0: their
 product with finite weights changes no sum, not even one of -0.
