@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 
 from ggmlpy.backends.cpu.simd.arith import absolute, add, copy_sign, div, fma, less, mul, sub
-from ggmlpy.backends.cpu.simd.core import Emitter, elementwise, f32, f64, int_like
+from ggmlpy.backends.cpu.simd.core import Emitter, elementwise, f32, f32x16, f64, int_like
 
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH = 0.693359375  # 9 bits, so that its product with an exponent is exact
@@ -36,6 +36,13 @@ def _power_of_two(b: Emitter, n: Any, like: Any) -> Any:
     return b.bitcast(b.shl(biased, b.const(n.type, 23)), like)
 
 
+def _scaled_by_power_of_two(b: Emitter, y: Any, n: Any) -> Any:
+    """y * 2^n with one rounding, by AVX512's instruction; n are integers as f32."""
+    all_lanes, current_rounding = ir.Constant(ir.IntType(16), -1), ir.Constant(ir.IntType(32), 4)
+    name = "llvm.x86.avx512.mask.scalef.ps.512"
+    return b.llvm(name, y.type, y, n, y, all_lanes, current_rounding)
+
+
 @elementwise(f32, scalars=True)
 def exp(b: Emitter, x: Any) -> Any:
     """e^x: 0 at -inf, inf above 88.72, denormals included."""
@@ -58,6 +65,8 @@ def exp(b: Emitter, x: Any) -> Any:
         5.0000001201e-1,
     )
     y = add(b, fma(b, mul(b, r, r), p, r), 1.0)
+    if x.type == f32x16.ir and "avx512" in b.isa.has:
+        return _scaled_by_power_of_two(b, y, whole)
     # In two factors, because 2^n itself may overflow or be denormal where the result is not.
     half = b.ashr(n, b.const(ints, 1))
     y = mul(b, y, _power_of_two(b, half, x.type))
