@@ -48,6 +48,15 @@ def test_folded_sums_are_the_tree_sums(call: Call) -> None:
     assert out.tobytes() == apart.tobytes()
 
 
+def test_sums_of_transposed_rows_are_the_tree_sums(call: Call) -> None:
+    x = np.random.default_rng(4).standard_normal((16, 20)).astype(np.float32)
+    out, sums = np.zeros((16, 32), np.float32), np.zeros((8, 16), np.float32)
+    call(simd_lanes.columns, x, out, sums)
+    np.testing.assert_array_equal(out[:, :16], x[:, :16].T)
+    assert not out[:, 16:].any()
+    assert sums[0].tobytes() == tree(x[:, :16]).tobytes()
+
+
 def test_sines_of_wide_angles(call: Call) -> None:
     rng = np.random.default_rng(2)
     for size in (1e-3, 1.0, 100.0, 1e5, 1e8, 1e9):
