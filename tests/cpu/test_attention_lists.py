@@ -263,7 +263,7 @@ class GuardedPool(ScratchPool):
 
 @pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("n_threads", [1, 3, 40])
-@pytest.mark.parametrize("form", ["lists", "lists and mask", "mask"])
+@pytest.mark.parametrize("form", ["lists", "prompt lists", "lists and mask", "mask"])
 def test_fewer_queries_when_it_runs(isa: str, n_threads: int, form: str) -> None:
     """A record with less than the node's queries and sequences: the bits of a node of that shape.
     Rows of no query are not written, and scratch memory is large enough for any of them."""
@@ -277,6 +277,9 @@ def test_fewer_queries_when_it_runs(isa: str, n_threads: int, form: str) -> None
     which, n = rng.integers(0, 3, first.shape), rng.integers(0, n_kv - first + 1)
     seen = np.stack([which, first, n], axis=-1)
     seen[0, 0] = 0, 0, n_kv
+    if form == "prompt lists":
+        seen[...] = 0
+        seen[..., 2] = n_kv - n_q + 1 + np.arange(n_q)
 
     def node(n_query: int, n_seq: int) -> Tensor:
         lists = (cells, seen[:n_seq, :n_query]) if "lists" in form else None

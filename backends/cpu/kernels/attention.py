@@ -13,6 +13,9 @@ wherever they lie, and a cell's group depends on its rank among the visible ones
 has the same bits however masked cells lie between them, listed or not, for whatever n_kv, number of
 queries, streams and threads.
 
+Neighbouring queries that see the same cells, as those of a prompt do, are attended to together,
+with the same bits (attention_blocks.py).
+
 Tasks are described in attention_tasks.py, the memory that they work in in attention_memory.py, and
 the types of K and V in attention_readers.py.
 """
@@ -20,8 +23,10 @@ the types of K and V in attention_readers.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ggmlpy.backends.cpu.kernel import Inline, Int, Record, inline, kernel
+from ggmlpy.backends.cpu.kernels.attention_blocks import blocks_stage, run_at
 from ggmlpy.backends.cpu.kernels.attention_cells import (
     Ahead,
     Cells,
@@ -32,7 +37,6 @@ from ggmlpy.backends.cpu.kernels.attention_cells import (
     list_rows,
     load_bias,
     no_cells,
-    seen_by,
     visible_to,
 )
 from ggmlpy.backends.cpu.kernels.attention_memory import (
@@ -45,7 +49,7 @@ from ggmlpy.backends.cpu.kernels.attention_memory import (
     state_at,
     state_bytes,
 )
-from ggmlpy.backends.cpu.kernels.attention_readers import READERS, Variant
+from ggmlpy.backends.cpu.kernels.attention_readers import READERS, TileShape, Variant
 from ggmlpy.backends.cpu.kernels.attention_scores import load_queries, scores_stage
 from ggmlpy.backends.cpu.kernels.attention_softmax import clear, merge, store_results, update
 from ggmlpy.backends.cpu.kernels.attention_tasks import (
@@ -57,6 +61,7 @@ from ggmlpy.backends.cpu.kernels.attention_tasks import (
     chunks_of,
     cut_of,
     parts_of,
+    query_of,
     scratch_bytes,
     task_at,
     work_of,
@@ -78,6 +83,15 @@ def _served(pairs: Sequence[tuple[str, str]]) -> Served:
         for lists in ((), ("i32", "i32"))
         for sinks in ((), ("f32",))
     )
+
+
+class Share(NamedTuple):
+    """A task's share of the chunks of a query."""
+
+    part: Int
+    n_parts: Int
+    states: Int  # the address of the states of all chunks
+    finished: Int  # and of the number of parts that are done
 
 
 @inline
@@ -141,11 +155,50 @@ def _attend(variant: Variant) -> Inline:
     return attend
 
 
+def _attend_query(variant: Variant) -> Inline:
+    """The function `attend_query`, which does a task of one query, or a share of its chunks."""
+    attend = _attend(variant)
+
+    @inline
+    def attend_query(
+        p: Record,
+        scratch: Scratch,
+        mask: Int,
+        visible: Visible,
+        share: Share,
+        cut: Cut,
+        task: Task,
+    ) -> None:
+        n_bytes, dv_bytes = state_bytes(p, cut.n_rows), padded_bytes(p.v.ne0)
+        load_queries(p, scratch.q, cut.head_rows, task)
+        part, n_parts, n_chunks = share.part, share.n_parts, chunks_of(visible.n)
+        base = scratch.states if n_parts == 1 else share.states
+        total = state_at(p, base, cut.n_rows)
+        end_chunk = quotient(n_chunks * (part + 1), n_parts)
+        for chunk in range(quotient(n_chunks * part, n_parts), end_chunk):
+            # One part: the first chunk's state becomes the total, others are added at once.
+            i_state = chunk if n_parts > 1 else min(chunk, 1)
+            state = state_at(p, base + i_state * n_bytes, cut.n_rows)
+            attend(p, scratch, mask, chunk_at(visible, chunk), state, cut, task)
+            if n_parts == 1 and chunk > 0:
+                merge(total, state, 0, cut.n_rows, dv_bytes)
+        if n_parts == 1:
+            store_results(p, total, cut.head_rows, task)
+        elif atomic_add_i64(share.finished, 1) == n_parts - 1:
+            atomic_store_i64(share.finished, 0)
+            for chunk in range(1, n_chunks):
+                state = state_at(p, base + chunk * n_bytes, cut.n_rows)
+                merge(total, state, 0, cut.n_rows, dv_bytes)
+            store_results(p, total, cut.head_rows, task)
+
+    return attend_query
+
+
 def _flash_attn_ext(variant: Variant) -> None:
     """Declares the kernel of a variant."""
     served = [*_served(variant.reader.pairs)]
     n_heads = variant.n_heads
-    attend = _attend(variant)
+    attend_query, attend_run = _attend_query(variant), blocks_stage(variant.tile)
 
     @kernel(
         *served[0],
@@ -160,13 +213,12 @@ def _flash_attn_ext(variant: Variant) -> None:
     def flash_attn_ext(p: Record, ith: Int, nth: Int) -> None:
         """Tasks are dealt to the threads one by one, because with causal masks later ones take
         longer. Where several share the chunks of a query, the one that finishes last merges."""
-        cut = cut_of(p, n_heads)
+        cut = cut_of(p, n_heads, nth)
         work = work_of(p, cut, nth)
-        n_rows = cut.n_kv_heads * cut.head_rows
-        scratch = scratch_at(p, ith, n_rows)
-        n_bytes = state_bytes(p, n_rows)
+        scratch = scratch_at(p, ith, cut.n_rows)
         partials = p.scratch + nth * p.thread_bytes  # states of chunks that are shared out
         most_chunks = chunks_of(p.k.ne1 if p.cells.ptr == 0 else p.cells.ne0)
+        split_bytes = most_chunks * state_bytes(p, cut.n_rows)
         visible = no_cells()
         turn, i_split = ith, 0  # tasks up to this thread's next one; queries that were split
         for outer in range(cut.n_outer):
@@ -174,39 +226,30 @@ def _flash_attn_ext(variant: Variant) -> None:
             part = turn
             while part < n_parts:
                 task = task_at(p, cut, outer)
-                first_head = task.first_kv * cut.n_shared + task.first_head
-                mask = mask_row(p.mask, task.query, first_head, task.sequence)
-                seen = seen_by(p, task.query, task.sequence)
-                visible = visible_to(p, seen, mask, visible, scratch.cells)
-                load_queries(p, scratch.q, cut.head_rows, task)
-                n_chunks = chunks_of(visible.n)
-                base = partials + i_split * most_chunks * n_bytes
-                if n_parts == 1:
-                    base = scratch.states
-                total = state_at(p, base, n_rows)
-                end_chunk = quotient(n_chunks * (part + 1), n_parts)
-                for chunk in range(quotient(n_chunks * part, n_parts), end_chunk):
-                    # One part: the first chunk's state becomes the total, others are added at once.
-                    i_state = chunk if n_parts > 1 else min(chunk, 1)
-                    state = state_at(p, base + i_state * n_bytes, n_rows)
-                    attend(p, scratch, mask, chunk_at(visible, chunk), state, cut, task)
-                    if n_parts == 1 and chunk > 0:
-                        merge(total, state, 0, n_rows, padded_bytes(p.v.ne0))
-                if n_parts == 1:
-                    store_results(p, total, cut.head_rows, task)
-                elif atomic_add_i64(p.finished + 8 * i_split, 1) == n_parts - 1:
-                    atomic_store_i64(p.finished + 8 * i_split, 0)
-                    for chunk in range(1, n_chunks):
-                        state = state_at(p, base + chunk * n_bytes, n_rows)
-                        merge(total, state, 0, n_rows, padded_bytes(p.v.ne0))
-                    store_results(p, total, cut.head_rows, task)
+                query, end = task.query, task.query + task.n_queries
+                while query < end:
+                    run = run_at(p, cut, query, end, task.sequence)
+                    one = query_of(task, query)
+                    first_head = task.first_kv * cut.n_shared + task.first_head
+                    mask = mask_row(p.mask, query, first_head, task.sequence)
+                    visible = visible_to(p, run.seen, mask, visible, scratch.cells)
+                    if run.n > 1:
+                        attend_run(p, scratch, visible, run, cut, task)
+                    else:
+                        states = partials + i_split * split_bytes
+                        share = Share(part, n_parts, states, p.finished + 8 * i_split)
+                        attend_query(p, scratch, mask, visible, share, cut, one)
+                    query += run.n
                 part += nth
             turn = part - n_parts
             i_split += 1 if n_parts > 1 else 0
 
 
+# As many as leave sums in the registers: 32 of 16 f32, or 16 of 8 and fewer.
+_WIDE, _NARROW = TileShape(4, 2, 4), TileShape(2, 1, 2)
+
 for _reader in READERS:
-    _flash_attn_ext(Variant("avx512", 1, 16, lambda n_shared: n_shared == 1, _reader))
-    _flash_attn_ext(Variant("avx512", 2, 16, lambda n_shared: n_shared == 2, _reader))
-    _flash_attn_ext(Variant("avx512", 4, 16, lambda n_shared: n_shared > 2, _reader))
-    _flash_attn_ext(Variant("generic", 1, 4, lambda n_shared: True, _reader))
+    _flash_attn_ext(Variant("avx512", 1, 16, lambda n_shared: n_shared == 1, _WIDE, _reader))
+    _flash_attn_ext(Variant("avx512", 2, 16, lambda n_shared: n_shared == 2, _WIDE, _reader))
+    _flash_attn_ext(Variant("avx512", 4, 16, lambda n_shared: n_shared > 2, _WIDE, _reader))
+    _flash_attn_ext(Variant("generic", 1, 4, lambda n_shared: True, _NARROW, _reader))

@@ -5,8 +5,8 @@ Scratch memory of a thread:
     cells    i32 [n_kv]             the visible cells of a query; with lists and a mask i32
                                     [2, n_max]: their places in the mask's row, their numbers;
                                     with lists alone none
-    k_rows   i64 [64]               offsets of the group's rows of K
-    v_rows   i64 [64]               offsets of the group's rows of V
+    k_rows   i64 [80]               offsets of the group's rows of K
+    v_rows   i64 [80]               offsets of the group's rows of V
     k_f32    i64 [16]               offsets of rows of K within `f32_rows`
     v_f32    i64 [16]               offsets of rows of V within `f32_rows`
     bias     f32 [64]               the mask's values for the group
@@ -15,6 +15,14 @@ Scratch memory of a thread:
     f32_rows f32 [16, max(D, Dv)]   rows of K, then of V, converted to f32
     q        f32 [heads, D]         D, Dv and heads rounded up to whole vectors and blocks
     states   2 x State              the total so far, and the current chunk
+
+For several queries at a time (attention_blocks.py), where a head is one of one of these queries:
+
+    rows     i64 [heads, 2]         the number of each one's first cell among those that any of them
+                                    sees, and how many it sees
+    sums     f32 [8, 8, 16]         products of a few of them with some cells, partly reduced
+    keys     f32 [D, 80]            the group's rows of K, transposed
+    values   f32 [80, Dv]           the group's rows of V
 
 A state holds the running softmax of some heads, before it is normalised:
 
@@ -31,6 +39,11 @@ from ggmlpy.backends.cpu.kernel import Int, Record, inline
 from ggmlpy.backends.cpu.simd.memory import store_i64
 
 GROUP = 64  # visible cells that one update of the softmax takes
+SHIFTS = 16  # by so many cells queries that are attended to together may begin apart
+SPAN = GROUP + SHIFTS  # cells of a group of theirs
+KEY_BYTES = 4 * SPAN  # of an element of their K
+ROW_BYTES = 16  # of an entry of the table of rows
+_SUM_BYTES = 4096  # of their partly reduced products
 SUBGROUP = 16  # cells whose rows are converted to f32, or multiplied with q, at a time
 FOLD_BYTES = 256  # of a head: the partly reduced products with SUBGROUP cells
 _STATE_BYTES_A_HEAD = 64 + 4  # besides acc: sums, maximum
@@ -58,6 +71,10 @@ class Scratch(NamedTuple):
     f32_rows: Int
     q: Int
     states: Int
+    rows: Int
+    sums: Int
+    keys: Int
+    values: Int
 
 
 def round_up(n: int, multiple: int) -> int:
@@ -71,9 +88,16 @@ def n_state_bytes(n_rows: int, dv: int) -> int:
 
 def n_thread_bytes(list_bytes: int, n_rows: int, d: int, dv: int) -> int:
     """Bytes of a thread's scratch memory, `d` and `dv` rounded up to whole vectors."""
-    n_bytes = list_bytes + 8 * (2 * GROUP + 2 * SUBGROUP) + 4 * GROUP + 4 * FOLD_BYTES
+    n_bytes = list_bytes + 8 * (2 * SPAN + 2 * SUBGROUP) + 4 * GROUP + 4 * FOLD_BYTES
     n_bytes += 4 * n_rows * GROUP + 4 * SUBGROUP * max(d, dv)
     return round_up(n_bytes + 4 * n_rows * d + 2 * n_state_bytes(n_rows, dv), 128)
+
+
+def n_block_bytes(n_rows: int, d: int, dv: int) -> int:
+    """Bytes besides, where `n_rows` heads of several queries are attended to together."""
+    return round_up(
+        round_up(ROW_BYTES * n_rows, 64) + _SUM_BYTES + KEY_BYTES * d + 4 * SPAN * dv, 128
+    )
 
 
 @inline
@@ -105,13 +129,20 @@ def state_bytes(p: Record, n_rows: Int) -> Int:
 
 
 @inline
+def rows_of(p: Record, state: State, first: Int) -> State:
+    """The state of the heads from `first` on."""
+    acc = state.acc + first * padded_bytes(p.v.ne0)
+    return State(acc, state.sums + 64 * first, state.maxima + 4 * first)
+
+
+@inline
 def scratch_at(p: Record, thread: Int, n_rows: Int) -> Scratch:
     """A thread's scratch memory, for `n_rows` heads. Offsets of rows of f32 are written to it."""
     d_bytes, dv_bytes = padded_bytes(p.k.ne0), padded_bytes(p.v.ne0)
     cells = p.scratch + thread * p.thread_bytes
     k_rows = cells + list_bytes(p)
-    v_rows = k_rows + 8 * GROUP
-    k_f32 = v_rows + 8 * GROUP
+    v_rows = k_rows + 8 * SPAN
+    k_f32 = v_rows + 8 * SPAN
     v_f32 = k_f32 + 8 * SUBGROUP
     for j in range(SUBGROUP):
         store_i64(k_f32 + 8 * j, j * d_bytes)
@@ -122,4 +153,11 @@ def scratch_at(p: Record, thread: Int, n_rows: Int) -> Scratch:
     f32_rows = weights + n_rows * 4 * GROUP
     q = f32_rows + SUBGROUP * max(d_bytes, dv_bytes)
     states = q + n_rows * d_bytes
-    return Scratch(cells, k_rows, v_rows, k_f32, v_f32, bias, folds, weights, f32_rows, q, states)
+    rows = states + 2 * state_bytes(p, n_rows)
+    sums = rows + ((ROW_BYTES * n_rows + 63) & -64)
+    keys = sums + _SUM_BYTES
+    values = keys + SPAN * d_bytes
+    return Scratch(
+        cells, k_rows, v_rows, k_f32, v_f32, bias, folds, weights, f32_rows, q, states,
+        rows, sums, keys, values,
+    )  # fmt: skip

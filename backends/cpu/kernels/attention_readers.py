@@ -50,6 +50,15 @@ READERS = (
 
 
 @dataclass(frozen=True, slots=True)
+class TileShape:
+    """What is multiplied at a time where several queries are attended to together."""
+
+    n_rows: int  # queries with their heads
+    n_keys: int  # vectors of 16 cells: a divisor of 4
+    n_columns: int  # vectors of a row of V
+
+
+@dataclass(frozen=True, slots=True)
 class Variant:
     """What the kernel's code is generated for."""
 
@@ -57,6 +66,7 @@ class Variant:
     n_heads: int  # heads of q that are multiplied at a time
     n_accumulators: int  # vectors of sums that stay in registers
     fits: Callable[[int], bool]  # number of heads of q that share a head of K -> whether to use it
+    tile: TileShape
     reader: Reader
 
     @property

@@ -5,6 +5,8 @@ score = softcap(scale * q.k) + slope * mask
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ggmlpy.backends.cpu.kernel import Inline, Int, Record, inline
@@ -55,6 +57,15 @@ def load_queries(p: Record, q: Int, head_rows: Int, task: Task) -> None:
             row = q + (i * head_rows + h) * d_bytes
             store_f32x16(row + d_bytes - 64, zero_f32x16())
             read_f32(at + h * p.q.nb2, row, p.q.ne0)
+
+
+@inline
+def scaled(p: Record, products: Any) -> Any:
+    """Scores before masks, of products q.k."""
+    s = products * p.scale
+    if p.logit_softcap != 0:
+        s = tanh(s / p.logit_softcap) * p.logit_softcap
+    return s
 
 
 def scores_stage(variant: Variant) -> Inline:
@@ -116,9 +127,7 @@ def _finish(n_heads: int) -> Inline:
         for h in range(n_heads):
             at = folds + FOLD_BYTES * h
             a, b = load_f32x16(at), load_f32x16(at + 64)
-            s = fold16(a, b, load_f32x16(at + 128), load_f32x16(at + 192)) * p.scale
-            if p.logit_softcap != 0:
-                s = tanh(s / p.logit_softcap) * p.logit_softcap
+            s = scaled(p, fold16(a, b, load_f32x16(at + 128), load_f32x16(at + 192)))
             if p.mask.ptr != 0:
                 slope = np.float32(1) if slopes == 0 else load_f32(slopes + 4 * h)
                 s = fma(load_f32x16(bias), slope, s)

@@ -5,6 +5,9 @@ because a token's heads lie side by side in the cache. Where queries are many, a
 of K, whose rows then stay in the core's cache. The chunks of a query that has more of them than the
 share of a task are split among several tasks, its parts.
 
+Where neighbouring queries see the same lists, as those of a prompt do, a task is a block of them
+with one head of K (attention_blocks.py).
+
 All this is decided when the kernel runs: there may be fewer queries than the node has room for, and
 what each of them sees is an input.
 """
@@ -20,12 +23,14 @@ from ggmlpy.backends.cpu.kernel import TENSOR, Int, Record, inline
 from ggmlpy.backends.cpu.kernels import types
 from ggmlpy.backends.cpu.kernels.attention_cells import seen_by
 from ggmlpy.backends.cpu.kernels.attention_memory import (
+    n_block_bytes,
     n_state_bytes,
     n_thread_bytes,
     round_up,
 )
 from ggmlpy.backends.cpu.kernels.masks import bind_slopes
 from ggmlpy.backends.cpu.simd.arith import quotient
+from ggmlpy.backends.cpu.simd.memory import load_i32
 
 ARGS = np.dtype(
     [
@@ -51,6 +56,8 @@ ARGS = np.dtype(
 
 CHUNK = 256  # cells whose state is computed by itself
 _MANY_QUERIES = 128  # from here on rows of K and V stay in cache from one query to the next
+_BLOCK_ROWS = 128  # of a block: its queries times the heads that share a head of K
+LEAST_ROWS = 8  # of a block that is worth converting K and V for
 _TASKS_A_THREAD = 4  # at least, so that threads end at about the same time
 
 
@@ -61,7 +68,8 @@ class Sizes:
     n_visible: int  # cells that a query can see
     list_bytes: int  # of a thread's lists of them
     n_split: int  # queries, with their heads, whose chunks are split
-    n_rows: int  # heads of q in a task, for each head of K up to whole blocks
+    n_rows: int  # heads of q in a task of one query, for each head of K up to whole blocks
+    n_block_rows: int  # heads of q in a task of several queries; 0 if there is none
     d: int
     dv: int
 
@@ -80,19 +88,28 @@ class Sizes:
             4 * n_lists * round_up(n_visible, 16),
             min(n_outer, _n_tasks(n_threads) - 1) if n_visible > CHUNK else 0,
             round_up(1, 4) if apart else n_kv_heads * round_up(shared, 4),
+            0 if node.op.has_mask else _most_queries(q.ne[1], shared) * shared,
             round_up(q.ne[0], 16),
             round_up(v.ne[0], 16),
         )
 
     @property
     def thread_bytes(self) -> int:
-        return n_thread_bytes(self.list_bytes, self.n_rows, self.d, self.dv)
+        n_rows = max(self.n_rows, self.n_block_rows)
+        n_bytes = n_thread_bytes(self.list_bytes, n_rows, self.d, self.dv)
+        return n_bytes + (n_block_bytes(n_rows, self.d, self.dv) if self.n_block_rows > 0 else 0)
 
     @property
     def partial_bytes(self) -> int:
         """Every chunk's state, of every query that is split, with its heads."""
         n_chunks = -(-self.n_visible // CHUNK)
         return self.n_split * n_chunks * n_state_bytes(self.n_rows, self.dv)
+
+
+def _most_queries(n_queries: int, n_shared: int) -> int:
+    """The queries of a block, where so many heads share a head of K; 0 where there is no block."""
+    n = min(n_queries, _BLOCK_ROWS // n_shared)
+    return n if n > 1 else 0
 
 
 def _n_tasks(n_threads: int) -> int:
@@ -127,14 +144,18 @@ class Cut(NamedTuple):
     head_rows: Int  # rows for these in scratch memory
     n_splits: Int  # blocks that heads of q sharing a head of K are split into
     n_blocks: Int
-    n_outer: Int  # queries with their heads
+    n_queries: Int  # in a task
+    n_steps: Int  # tasks of a sequence with the same heads
+    n_outer: Int  # tasks, counted without parts
+    n_rows: Int  # rows in scratch memory and in states
 
 
 class Task(NamedTuple):
-    """One query with heads first_head .. first_head + n_heads - 1 of those that share a head of K,
+    """Queries with heads first_head .. first_head + n_heads - 1 of those that share a head of K,
     for each of `n_kv` heads of K."""
 
-    query: Int
+    query: Int  # the first one
+    n_queries: Int
     sequence: Int
     first_kv: Int
     n_kv: Int
@@ -151,17 +172,54 @@ class Work(NamedTuple):
 
 
 @inline
-def cut_of(p: Record, block: int) -> Cut:
+def queries_of(p: Record, n_tasks: Int) -> Int:
+    """Queries in a task: several if most see the same list as those before them, and if at least
+    `n_tasks` tasks are left."""
+    n_shared = quotient(p.q.ne2, p.k.ne2)
+    n = min(p.q.ne1, quotient(_BLOCK_ROWS, n_shared))
+    if p.mask.ptr != 0 or n * n_shared < LEAST_ROWS:
+        return 1
+    while p.k.ne2 * p.q.ne3 * quotient(p.q.ne1 + n - 1, n) < n_tasks:
+        n = quotient(n, 2)
+        if n * n_shared < LEAST_ROWS:
+            return 1
+    if p.cells.ptr != 0:
+        n_alike = 0
+        for sequence in range(p.q.ne3):
+            seen = p.seen.ptr + sequence * p.seen.nb2
+            for query in range(1, p.q.ne1):
+                at = seen + query * p.seen.nb1
+                n_alike += 1 if load_i32(at) == load_i32(at - p.seen.nb1) else 0
+        if 2 * n_alike < p.q.ne1 * p.q.ne3:
+            return 1
+    return max(1, n)
+
+
+@inline
+def cut_of(p: Record, block: int, nth: Int) -> Cut:
     """How this node's heads are cut, heads in scratch memory in blocks of `block`."""
     n_shared = quotient(p.q.ne2, p.k.ne2)
+    n_queries = queries_of(p, tasks_wanted(nth))
     apart = p.mask.ptr != 0 and p.mask.ne2 > 1  # heads with masks of their own
-    n_kv_heads = 1 if apart or p.q.ne1 >= _MANY_QUERIES else p.k.ne2
+    one_kv = apart or n_queries > 1 or p.q.ne1 >= _MANY_QUERIES
+    n_kv_heads = 1 if one_kv else p.k.ne2
     n_heads = 1 if apart else n_shared
     head_rows = (n_heads + block - 1) & -block
     n_splits = quotient(n_shared + n_heads - 1, n_heads)
     n_blocks = quotient(p.k.ne2, n_kv_heads) * n_splits
-    n_outer = p.q.ne1 * p.q.ne3 * n_blocks
-    return Cut(n_shared, n_kv_heads, n_heads, head_rows, n_splits, n_blocks, n_outer)
+    n_steps = quotient(p.q.ne1 + n_queries - 1, n_queries)
+    n_outer = n_steps * p.q.ne3 * n_blocks
+    n_rows = max(n_kv_heads * head_rows, n_queries * n_heads)
+    return Cut(
+        n_shared, n_kv_heads, n_heads, head_rows, n_splits, n_blocks,
+        n_queries, n_steps, n_outer, n_rows,
+    )  # fmt: skip
+
+
+@inline
+def tasks_wanted(nth: Int) -> Int:
+    """At least so many tasks are wanted."""
+    return _TASKS_A_THREAD * nth if nth > 1 else 1
 
 
 @inline
@@ -173,7 +231,7 @@ def chunks_of(n_cells: Int) -> Int:
 @inline
 def work_of(p: Record, cut: Cut, nth: Int) -> Work:
     """How much there is to do, counted before masks."""
-    n_tasks = _TASKS_A_THREAD * nth if nth > 1 else 1
+    n_tasks = tasks_wanted(nth)
     most = chunks_of(p.k.ne1)
     n_chunks = most * p.q.ne1 * p.q.ne3
     if p.cells.ptr != 0:
@@ -184,7 +242,8 @@ def work_of(p: Record, cut: Cut, nth: Int) -> Work:
                 most = max(most, n)
                 n_chunks += n
     n_chunks *= cut.n_blocks
-    return Work(n_tasks, n_chunks, 1 if most > 1 and most * n_tasks > n_chunks else 0)
+    splits = cut.n_queries == 1 and most > 1 and most * n_tasks > n_chunks
+    return Work(n_tasks, n_chunks, 1 if splits else 0)
 
 
 @inline
@@ -202,18 +261,29 @@ def parts_of(p: Record, cut: Cut, work: Work, i: Int) -> Int:
 def task_at(p: Record, cut: Cut, i: Int) -> Task:
     """Task i, counted without parts. Where a task takes one head of K and queries are many, its
     queries follow each other; else the blocks of a query do."""
-    n_query = p.q.ne1
-    if n_query < _MANY_QUERIES:
+    n_steps = cut.n_steps
+    if cut.n_queries == 1 and n_steps < _MANY_QUERIES:
         rest = quotient(i, cut.n_blocks)
         block = i - rest * cut.n_blocks
-        sequence = quotient(rest, n_query)
-        query = rest - sequence * n_query
+        sequence = quotient(rest, n_steps)
+        step = rest - sequence * n_steps
     else:
-        rest = quotient(i, n_query)
-        query = i - rest * n_query
+        rest = quotient(i, n_steps)
+        step = i - rest * n_steps
         sequence = quotient(rest, cut.n_blocks)
         block = rest - sequence * cut.n_blocks
     i_kv = quotient(block, cut.n_splits)
     first_head = (block - i_kv * cut.n_splits) * cut.n_heads
     n_heads = min(cut.n_heads, cut.n_shared - first_head)
-    return Task(query, sequence, i_kv * cut.n_kv_heads, cut.n_kv_heads, first_head, n_heads)
+    query = step * cut.n_queries
+    n_queries = min(cut.n_queries, p.q.ne1 - query)
+    first_kv = i_kv * cut.n_kv_heads
+    return Task(query, n_queries, sequence, first_kv, cut.n_kv_heads, first_head, n_heads)
+
+
+@inline
+def query_of(task: Task, query: Int) -> Task:
+    """One query of a task."""
+    return Task(
+        query, np.int64(1), task.sequence, task.first_kv, task.n_kv, task.first_head, task.n_heads
+    )
