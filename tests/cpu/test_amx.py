@@ -151,6 +151,15 @@ def test_rows_that_do_not_lie_evenly(type: str) -> None:
         check(ops.mul_mat_id(w, x, ggmlpy.from_numpy(ids)))
 
 
+def test_a_gated_unit_of_experts() -> None:
+    """Each expert's rows are packed anew, for its gate and its up."""
+    rng = np.random.default_rng(6)
+    ids = ggmlpy.from_numpy(rng.integers(0, 3, (90, 2)).astype(np.int32))
+    x = ggmlpy.from_numpy(random_x(90, 1, 512))
+    gate, up = (ops.mul_mat_id(weight("q4_K", 512, 90, 3, seed=i), x, ids) for i in range(2))
+    check(ops.swiglu_split(gate, up))
+
+
 def test_matrices_that_share_rows_of_x_by_position() -> None:
     """Rows of the second group of a dimension follow the first one's at another distance."""
     x = random_x(6, 4, 9, 256)  # r2 = 2, r3 = 3

@@ -85,10 +85,10 @@ def _rows_by_tiles() -> Int:
     return ROWS_BY_TILES
 
 
-def _stride(format: Format, gate: Tensor) -> int:
-    return (
-        lists_stride(gate) + _TILES_BYTES + work_bytes(format, gate.src[1].ne[0], gate.spec.n_rows)
-    )
+def _stride(format: Format, gate: Tensor, has_tiles: bool = True) -> int:
+    """Bytes of scratch memory for a thread, at most."""
+    work = work_bytes(format, gate.src[1].ne[0], gate.spec.n_rows, has_tiles)
+    return lists_stride(gate) + _TILES_BYTES + work
 
 
 def _requires(node: Tensor) -> bool:
@@ -105,7 +105,7 @@ def _bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
         "tiles": lists_stride(gate),
         "work": lists_stride(gate) + _TILES_BYTES,
         "weight_up": format.address(up.src[0], builder),
-        "scratch_stride": _stride(format, gate),
+        "scratch_stride": _stride(format, gate, bool(builder.isa.has & TILES_BY)),
         "glu": GLUS.index(node.op.name),
         **dict.fromkeys(PARAMS - node.op.params().keys(), 0.0),  # those that the op does not have
     }

@@ -110,9 +110,10 @@ def lists_stride(node: Tensor) -> int:
     return -(-list_bytes(node) // 64) * 64
 
 
-def _stride(format: Format, node: Tensor) -> int:
-    """Bytes of scratch memory for a thread: its lists, then the unit's memory."""
-    return lists_stride(node) + work_bytes(format, node.src[1].ne[0], node.spec.n_rows)
+def _stride(format: Format, node: Tensor, has_tiles: bool = True) -> int:
+    """Bytes of scratch memory for a thread, at most: its lists, then the unit's memory."""
+    work = work_bytes(format, node.src[1].ne[0], node.spec.n_rows, has_tiles)
+    return lists_stride(node) + work
 
 
 def bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
@@ -133,7 +134,7 @@ def bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
         "weight": format.address(weight, builder),
         "group_bytes": format.group_bytes(k),
         "matrix_bytes": format.matrix_bytes(k, weight.ne[1]),
-        "scratch_stride": _stride(format, node),
+        "scratch_stride": _stride(format, node, bool(builder.isa.has & TILES_BY)),
         "work": lists_stride(node),
     }
 
