@@ -25,7 +25,11 @@ from ggmlpy.backends.cpu.kernel import Entry
 from ggmlpy.backends.cpu.runner import MAX_NODES, MAX_THREADS, SLOT_BYTES, SLOTS
 from ggmlpy.errors import BackendError
 
-_SLEEP_AFTER_S = 150e-6  # without a plan: a pause between two decode steps is shorter
+# Without a plan: a pause between two decode steps is shorter. Behind a step that has read 0.4 GB of
+# weights Python finds nothing of its own in caches, and takes 400 us with a vocabulary of 150,000:
+# with a limit of 150 us the others slept by then, and a step took 1 to 2 % longer (EPYC (Zen 5),
+# 2 threads, 2026-11-27).
+_SLEEP_AFTER_S = 500e-6
 _NAP_AFTER_S = 300e-6  # for a share's work of others, which with a core for each is less
 _WAKING_S = 100e-3  # in which a woken thread finds the plan that it was woken for, or sleeps again
 _Native = Callable[..., int]
