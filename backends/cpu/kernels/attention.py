@@ -135,7 +135,10 @@ def _attend(variant: Variant) -> Inline:
                 n_next = max(0, min(SUBGROUP, visible.n_left - done - first - SUBGROUP))
                 for i in range(task.n_kv):
                     at = k + (task.first_kv + i) * p.k.nb2
-                    ahead = Ahead(at, p.k.nb1, cells + 4 * (first + SUBGROUP), n_next)
+                    ahead = Ahead(
+                        k + task.first_kv * p.k.nb2, p.k.nb1, p.k.nb2, task.n_kv,
+                        cells + 4 * (first + SUBGROUP), n_next, i * SUBGROUP,
+                    )  # fmt: skip
                     first_head = (task.first_kv + i) * cut.n_shared + task.first_head
                     heads = Heads(i * head_rows, first_head, task.n_heads)
                     score(p, at, scratch, heads, Group(first, n_cells), ahead)
@@ -146,7 +149,10 @@ def _attend(variant: Variant) -> Inline:
                 n_next = max(0, min(v_step, visible.n_left - done - first - v_step))
                 for i in range(task.n_kv):
                     at = v + (task.first_kv + i) * p.v.nb2
-                    ahead = Ahead(at, p.v.nb1, cells + 4 * (first + v_step), n_next)
+                    ahead = Ahead(
+                        v + task.first_kv * p.v.nb2, p.v.nb1, p.v.nb2, task.n_kv,
+                        cells + 4 * (first + v_step), n_next, i * v_step,
+                    )  # fmt: skip
                     first_head = (task.first_kv + i) * cut.n_shared + task.first_head
                     heads = Heads(i * head_rows, first_head, task.n_heads)
                     n_here = min(v_step, n_cells - first)

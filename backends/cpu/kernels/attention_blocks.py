@@ -201,8 +201,8 @@ def blocks_stage(shape: TileShape) -> Inline:
                     continue
                 load_cells(p, scratch, k, v, cells, n)
                 n_next = min(GROUP, visible.n - first - n)
-                k_ahead = Ahead(k, p.k.nb1, cells + 4 * n, n_next)
-                v_ahead = Ahead(v, p.v.nb1, cells + 4 * n, n_next)
+                k_ahead = Ahead(k, p.k.nb1, p.k.nb2, 1, cells + 4 * n, n_next, 0)
+                v_ahead = Ahead(v, p.v.nb1, p.v.nb2, 1, cells + 4 * n, n_next, 0)
                 attend_group(p, scratch, state, n_rows, first, k_ahead, v_ahead)
             if chunk > 0:
                 for row in range(n_rows):

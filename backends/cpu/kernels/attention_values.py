@@ -50,7 +50,10 @@ def values_stage(variant: Variant) -> Inline:
         for h in range(0, heads.n, n_heads):
             # Prefetched with the products of the first heads only.
             n_ahead = 0 if converts or h > 0 else ahead.n
-            rows_ahead = Ahead(ahead.base, ahead.stride, ahead.cells, n_ahead)
+            rows_ahead = Ahead(
+                ahead.base, ahead.stride, ahead.head_stride, ahead.n_heads,
+                ahead.cells, n_ahead, ahead.done,
+            )  # fmt: skip
             acc = state.acc + (heads.row + h) * dv_bytes
             weights = scratch.weights + 4 * (GROUP * (heads.row + h) + group.first)
             add_values(weights, base, offsets, acc, dv_bytes, n, rows_ahead)
