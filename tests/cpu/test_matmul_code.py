@@ -24,17 +24,19 @@ for name in sys.argv[1:]:
     print(codegen.target_machine(level).emit_assembly(module))
     print("=====")
 """
-# Instructions for a block of 32 elements of 16 weight rows, times one row of x and times eight.
+# Instructions for a block of 32 elements of 16 weight rows, times one row of x and times eight, and
+# of two groups of 16 times six; 0: there is no such code.
 _BLOCKS_OF_32 = {
-    "q8_0": (36, 134),
-    "q4_0": (40, 138),
-    "mxfp4": (53, 151),
+    "q8_0": (36, 134, 242),
+    "q4_0": (40, 138, 257),
+    "mxfp4": (53, 151, 284),
 }
 # The same in blocks of several parts, with small scales and more constants: some registers too few.
 _SUPERBLOCKS = {
-    "q4_K": (55, 154),
-    "q6_K": (78, 229),
+    "q4_K": (55, 154, 288),
+    "q6_K": (78, 229, 0),
 }
+_PAIR = 12  # pairs of a group and a row of x
 _SLACK = 6  # instructions that another version of LLVM may need
 _FORMATS = (*_BLOCKS_OF_32, *_SUPERBLOCKS, "f16", "f32")
 
@@ -68,31 +70,51 @@ def inner_loops(assembly: str, instruction: str) -> list[list[str]]:
     return loops
 
 
-def product_loops(type: str, most: tuple[int, int]) -> list[tuple[int, list[str]]]:
+def product_loops(type: str, most: tuple[int, int, int]) -> list[tuple[int, list[str]]]:
     """Loops over blocks with 8 fourfold products for each of 1, 2, 4 and 8 rows of x, by width.
 
     Checks what all formats promise: products fed from memory, no calls, few instructions, no tiles.
     """
+    loops = []
+    for width, loop in _all_loops(type, most):
+        if width == _PAIR:
+            continue
+        products = [text for text in loop if text.startswith("vpdpbusd")]
+        assert all("{1to16}" in text for text in products)
+        assert len(loop) <= most[0] + (most[1] - most[0]) * (width - 1) // 7 + _SLACK
+        loops.append((width, loop))
+    return loops
+
+
+def _all_loops(type: str, most: tuple[int, int, int]) -> list[tuple[int, list[str]]]:
     assert "ldtilecfg" not in _assembly()[type]
     loops = inner_loops(_assembly()[type], "vpdpbusd")
     widths = [sum(text.startswith("vpdpbusd") for text in loop) // 8 for loop in loops]
-    assert sorted(widths) == [1, 2, 4, 8]
-    for width, loop in zip(widths, loops, strict=True):
-        products = [text for text in loop if text.startswith("vpdpbusd")]
-        assert all("{1to16}" in text for text in products)
-        assert not [text for text in loop if text.startswith("call")]
-        assert len(loop) <= most[0] + (most[1] - most[0]) * (width - 1) // 7 + _SLACK
+    assert sorted(widths) == [1, 2, 4, 8, *([_PAIR] if most[2] else [])]
+    assert not [text for loop in loops for text in loop if text.startswith("call")]
     return list(zip(widths, loops, strict=True))
 
 
 @pytest.mark.parametrize(("type", "most"), _BLOCKS_OF_32.items())
-def test_blocks_of_32_keep_everything_in_registers(type: str, most: tuple[int, int]) -> None:
+def test_blocks_of_32_keep_everything_in_registers(type: str, most: tuple[int, int, int]) -> None:
     for _, loop in product_loops(type, most):
         assert not [text for text in loop if "%rsp" in text], "sums are spilled"
 
 
+@pytest.mark.parametrize(("type", "most"), (_BLOCKS_OF_32 | _SUPERBLOCKS).items())
+def test_two_groups_share_what_they_load(type: str, most: tuple[int, int, int]) -> None:
+    """Two groups times six rows of x: a word of x is loaded once for both, and at most two vectors
+    of the 24 sums and products go to the stack."""
+    pairs = [loop for width, loop in _all_loops(type, most) if width == _PAIR]
+    for loop in pairs:
+        assert sum(text.startswith(("vpbroadcastd", "vbroadcastss")) for text in loop) <= 64
+        assert sum("%rsp" in text for text in loop) <= 4
+        assert len(loop) <= most[2] + _SLACK
+    assert len(pairs) == (most[2] > 0)
+
+
 @pytest.mark.parametrize(("type", "most"), _SUPERBLOCKS.items())
-def test_superblocks_keep_their_sums_in_registers(type: str, most: tuple[int, int]) -> None:
+def test_superblocks_keep_their_sums_in_registers(type: str, most: tuple[int, int, int]) -> None:
     """At width 8 a few vectors go to the stack; at 4 and below nothing but an address does."""
     for width, loop in product_loops(type, most):
         on_stack = [text for text in loop if "%rsp" in text]

@@ -39,6 +39,12 @@ PREFETCH_BYTES = 4608
 _PIECE_BYTES = 1 << 19  # packed at a time: in a core's cache, and many to a call
 
 
+def ahead_bytes(part_bytes: int) -> int:
+    """Whole lines of a part that two groups prefetch at a time: half of it, since all that the next
+    unit needs would take longer to arrive than this one takes to multiply 6 rows of x."""
+    return -(-part_bytes // 128) * 64
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Format(ABC):
     """One weight type, and the code that multiplies it in groups of 16 rows.
@@ -91,11 +97,19 @@ class StoredFormat(Format):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class PackedFormat(Format):
-    """Rows that are packed first, 16 side by side."""
+    """Rows that are packed first, 16 side by side.
 
+    accumulate_two(sums, w, group_bytes, k, rows, ahead) -> sums does for two groups what accumulate
+    does for one: `sums` has those of the first one with each row of x, then those of the second.
+    It prefetches ahead_bytes(part_bytes) of what is `ahead` bytes behind each part.
+    """
+
+    tiles: TileProducts
+    accumulate_two: Inline | None  # if their blocks leave registers for the sums
     block: int  # elements
     stored: np.dtype[Any]  # a block of one row
     packed: np.dtype[Any]  # the same block of 16 rows
+    part_bytes: int  # of it, for a part
     entry: Entry  # packs (columns.py)
 
     def group_bytes(self, k: int) -> int:
@@ -138,8 +152,9 @@ def quantized_format(
     packed: np.dtype[Any],
     repack: Repack,
     unpack: Unpack,
+    n_scales: int = 1,
 ) -> PackedFormat:
-    """A format of integer codes.
+    """A format of integer codes, with `n_scales` in a block of 32.
 
     Where `packed` ends in a field `parts`, code for one part is compiled, and a loop goes over
     them: `unpack` gives the blocks of 32 of one part. Otherwise a packed block is one part. Parts
@@ -154,7 +169,7 @@ def quantized_format(
     n_elements = block // n_parts
     n_blocks = n_elements // BLOCK  # of 32 in a part
     share = packed_bytes // n_parts  # of the packed bytes, for a part
-    add = add_blocks(unpack, n_blocks, share, PREFETCH_BYTES)
+    add = add_blocks(unpack, n_blocks, share, PREFETCH_BYTES, ahead_bytes(share))
 
     @inline
     def part_of(w: Int, i: Int) -> Any:
@@ -167,7 +182,14 @@ def quantized_format(
     def accumulate(sums: Any, w: Int, k: Int, rows: Any, n_rows: Int) -> Any:
         for i in range(quotient(k, n_elements)):
             at, part = part_of(w, i)
-            sums = add(sums, at, part, rows, i * n_blocks * BLOCK_BYTES)
+            sums = add(sums, at, part, 0, rows, i * n_blocks * BLOCK_BYTES, 0)
+        return sums
+
+    @inline
+    def accumulate_two(sums: Any, w: Int, group_bytes: Int, k: Int, rows: Any, ahead: Int) -> Any:
+        for i in range(quotient(k, n_elements)):
+            at, part = part_of(w, i)
+            sums = add(sums, at, part, group_bytes, rows, i * n_blocks * BLOCK_BYTES, ahead)
         return sums
 
     tiles = tile_products(unpack, part_of, n_blocks, share)
@@ -176,6 +198,8 @@ def quantized_format(
         type_name=type_name,
         accumulate=accumulate,
         width=8,
+        accumulate_two=accumulate_two if n_scales == 1 else None,
+        part_bytes=share,
         quantizes_x=True,
         tiles=tiles,
         block=block,

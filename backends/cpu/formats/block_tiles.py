@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ggmlpy.backends.cpu.formats.activations import BLOCK
-from ggmlpy.backends.cpu.formats.blocks import Block, Unpack
+from ggmlpy.backends.cpu.formats.blocks import Block, M, Unpack
 from ggmlpy.backends.cpu.formats.planes import N_VECTORS
 from ggmlpy.backends.cpu.formats.tile_loop import (
     LISTED,
@@ -36,7 +36,6 @@ from ggmlpy.backends.cpu.formats.tile_loop import (
     SCALES,
     UNPACKED_BYTES,
     Form,
-    M,
     add_blocks,
     begin_products,
     configure_tiles,

@@ -29,9 +29,16 @@ from typing import Any
 import numpy as np
 
 from ggmlpy.backends.cpu.formats.base import quantized_format
-from ggmlpy.backends.cpu.formats.blocks import Block, Unpack, load_vectors
+from ggmlpy.backends.cpu.formats.blocks import Block, Unpack
 from ggmlpy.backends.cpu.formats.columns import Repack, Stored, put
-from ggmlpy.backends.cpu.formats.planes import bits_in_words, field, load_codes, plane
+from ggmlpy.backends.cpu.formats.planes import (
+    bits_in_words,
+    field,
+    load_codes,
+    load_vectors,
+    plane,
+)
+from ggmlpy.backends.cpu.formats.vectors import Vectors
 from ggmlpy.backends.cpu.simd.core import Emitter
 from ggmlpy.backends.cpu.simd.memory import load_f16x16
 
@@ -52,8 +59,8 @@ def _unpack(packed: np.dtype[Any], *planes: str, zero: int = 0) -> Unpack:
 
     def unpack(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
         u = load_codes(b, w, packed, *planes)
-        scales = [load_f16x16(b, w)]
-        minima = [load_f16x16(b, field(b, w, packed, "minus_m"))] if has_minimum else []
+        scales = Vectors(1, lambda i: load_f16x16(b, w))
+        minima = Vectors(int(has_minimum), lambda i: load_f16x16(b, field(b, w, packed, "minus_m")))
         yield Block(u, scales, minima, zero)
 
     return unpack
@@ -61,7 +68,7 @@ def _unpack(packed: np.dtype[Any], *planes: str, zero: int = 0) -> Unpack:
 
 def _unpack_q8_0(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
     u = load_vectors(b, field(b, w, _Q8_0_PACKED, "qs"), 8)
-    yield Block(u, [load_f16x16(b, w)], zero=128)
+    yield Block(u, Vectors(1, lambda i: load_f16x16(b, w)), zero=128)
 
 
 def _repack(packed: np.dtype[Any], flip: int = 0) -> Repack:

@@ -52,6 +52,7 @@ from ggmlpy.backends.cpu.formats.base import PackedFormat, quantized_format
 from ggmlpy.backends.cpu.formats.blocks import Block, Unpack
 from ggmlpy.backends.cpu.formats.columns import Repack, Stored, put, split
 from ggmlpy.backends.cpu.formats.planes import field, load_codes, plane, planes_of_runs
+from ggmlpy.backends.cpu.formats.vectors import Vectors
 from ggmlpy.backends.cpu.simd.core import Emitter, f32x16, i8x16, i32x16
 from ggmlpy.backends.cpu.simd.memory import load_f16x16, load_i8x16_as_i32, load_u8x16_as_i32
 
@@ -80,12 +81,18 @@ def _times(b: Emitter, d: Any, integers: Any) -> Any:
 
 
 def _unpack_q2_K(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
-    d = load_f16x16(b, w)
-    dmin = load_f16x16(b, field(b, w, _Q2_K_PACKED, "dmin"))
-    both = [load_u8x16_as_i32(b, field(b, part, _Q2_K_PART, "scales", i)) for i in range(2)]
-    scales = [_times(b, d, b.and_(v, b.const(i32x16.ir, 15))) for v in both]
-    minima = [_times(b, dmin, b.lshr(v, b.const(i32x16.ir, 4))) for v in both]
-    yield Block(load_codes(b, part, _Q2_K_PART, "qs"), scales, minima)
+    at_minima = field(b, w, _Q2_K_PACKED, "dmin")
+
+    def both(i: int) -> Any:
+        return load_u8x16_as_i32(b, field(b, part, _Q2_K_PART, "scales", i))
+
+    def scale(i: int) -> Any:
+        return _times(b, load_f16x16(b, w), b.and_(both(i), b.const(i32x16.ir, 15)))
+
+    def minimum(i: int) -> Any:
+        return _times(b, load_f16x16(b, at_minima), b.lshr(both(i), b.const(i32x16.ir, 4)))
+
+    yield Block(load_codes(b, part, _Q2_K_PART, "qs"), Vectors(2, scale), Vectors(2, minimum))
 
 
 def _unpack_signed(part_dtype: np.dtype[Any], *planes: str, zero: int) -> Unpack:
@@ -93,10 +100,12 @@ def _unpack_signed(part_dtype: np.dtype[Any], *planes: str, zero: int) -> Unpack
     n_scales = part_dtype["scale"].shape[0]
 
     def unpack(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
-        d = load_f16x16(b, w)
-        at = [field(b, part, part_dtype, "scale", i) for i in range(n_scales)]
-        scales = [_times(b, d, load_i8x16_as_i32(b, address)) for address in at]
-        yield Block(load_codes(b, part, part_dtype, *planes), scales, zero=zero)
+        def scale(i: int) -> Any:
+            integers = load_i8x16_as_i32(b, field(b, part, part_dtype, "scale", i))
+            return _times(b, load_f16x16(b, w), integers)
+
+        u = load_codes(b, part, part_dtype, *planes)
+        yield Block(u, Vectors(n_scales, scale), zero=zero)
 
     return unpack
 
@@ -105,12 +114,16 @@ def _unpack_with_minimum(part_dtype: np.dtype[Any], *planes: str) -> Unpack:
     """q4_K and q5_K: d * scale * code - dmin * minimum."""
 
     def unpack(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
-        d = load_f16x16(b, w)
-        dmin = load_f16x16(b, field(b, w, _Q5_K_PACKED, "dmin"))
-        scale = load_u8x16_as_i32(b, field(b, part, part_dtype, "scale"))
-        minimum = load_u8x16_as_i32(b, field(b, part, part_dtype, "minimum"))
+        def scale(i: int) -> Any:
+            integers = load_u8x16_as_i32(b, field(b, part, part_dtype, "scale"))
+            return _times(b, load_f16x16(b, w), integers)
+
+        def minimum(i: int) -> Any:
+            integers = load_u8x16_as_i32(b, field(b, part, part_dtype, "minimum"))
+            return _times(b, load_f16x16(b, field(b, w, _Q5_K_PACKED, "dmin")), integers)
+
         u = load_codes(b, part, part_dtype, *planes)
-        yield Block(u, [_times(b, d, scale)], [_times(b, dmin, minimum)])
+        yield Block(u, Vectors(1, scale), Vectors(1, minimum))
 
     return unpack
 
@@ -215,6 +228,7 @@ def _format(
     packed: np.dtype[Any],
     repack: Repack,
     unpack: Unpack,
+    n_scales: int = 1,
 ) -> PackedFormat:
     return quantized_format(
         type_name,
@@ -223,6 +237,7 @@ def _format(
         packed=packed,
         repack=repack,
         unpack=unpack,
+        n_scales=n_scales,
     )
 
 
@@ -232,6 +247,7 @@ Q2_K_FORMAT = _format(
     _Q2_K_PACKED,
     _repack_q2_K,
     _unpack_q2_K,
+    n_scales=2,
 )
 Q3_K_FORMAT = _format(
     "q3_K",
@@ -239,6 +255,7 @@ Q3_K_FORMAT = _format(
     _Q3_K_PACKED,
     _repack_q3_K,
     _unpack_signed(_Q3_K_PART, "qs", "qh", zero=4),
+    n_scales=2,
 )
 Q4_K_FORMAT = _format(
     "q4_K",
@@ -260,4 +277,5 @@ Q6_K_FORMAT = _format(
     _Q6_K_PACKED,
     _repack_q6_K,
     _unpack_signed(_Q6_K_PART, "ql", "qh", zero=32),
+    n_scales=2,
 )

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from ggmlpy.backends.cpu.formats.vectors import Vectors
 from ggmlpy.backends.cpu.simd.convert import byte_bits
 from ggmlpy.backends.cpu.simd.core import Emitter, i8x64
 from ggmlpy.backends.cpu.simd.product import after
@@ -41,21 +42,27 @@ def field(b: Emitter, address: Any, dtype: np.dtype[Any], name: str, i: int = 0)
     return after(b, address, offset + (i * of.itemsize // of.shape[0] if i else 0))
 
 
-def load_codes(b: Emitter, address: Any, dtype: np.dtype[Any], *names: str) -> list[Any]:
+def load_codes(b: Emitter, address: Any, dtype: np.dtype[Any], *names: str) -> Vectors:
     """u of a block: the codes in the planes `names` of the record at `address`."""
-    u: list[Any] = []
-    n_bits = 0
-    for name in names:
-        width = dtype[name].shape[0]
-        at = field(b, address, dtype, name)
-        vectors = [b.load_from(after(b, at, 64 * i), i8x64) for i in range(width)]
-        bits = [
-            byte_bits(b, vectors[j % width], width * (j // width), width, n_bits)
-            for j in range(N_VECTORS)
-        ]
-        u = [b.or_(low, high) for low, high in zip(u, bits, strict=True)] if u else bits
-        n_bits += width
-    return u
+    planes = [(field(b, address, dtype, name), dtype[name].shape[0]) for name in names]
+
+    def codes(j: int) -> Any:
+        """Loads anew what a vector before it came from: LLVM drops that where nothing is between,
+        and elsewhere a register is worth more than a load."""
+        found, n_bits = None, 0
+        for at, width in planes:
+            vector = b.load_from(after(b, at, 64 * (j % width)), i8x64)
+            bits = byte_bits(b, vector, width * (j // width), width, n_bits)
+            found = bits if found is None else b.or_(found, bits)
+            n_bits += width
+        return found
+
+    return Vectors(N_VECTORS, codes)
+
+
+def load_vectors(b: Emitter, address: Any, n: int) -> Vectors:
+    """`n` contiguous vectors of 64 bytes."""
+    return Vectors(n, lambda i: b.load_from(after(b, address, 64 * i), i8x64))
 
 
 # --- packing: columns of words, i32x16, one lane a row (columns.py) -------------------------------

@@ -37,6 +37,7 @@ from ggmlpy.backends.cpu.formats.base import quantized_format
 from ggmlpy.backends.cpu.formats.blocks import Block
 from ggmlpy.backends.cpu.formats.columns import Stored, put, split
 from ggmlpy.backends.cpu.formats.planes import field, join, load_codes, plane
+from ggmlpy.backends.cpu.formats.vectors import Vectors
 from ggmlpy.backends.cpu.simd.arith import maximum
 from ggmlpy.backends.cpu.simd.convert import from_f16_bits, lookup_i8x64
 from ggmlpy.backends.cpu.simd.core import Emitter, f32x16, i8x16, i16x16, i32x16
@@ -56,10 +57,11 @@ _IQ4_XS_PACKED = np.dtype([("d", "<u2", 16), ("parts", _IQ4_XS_PART, 8)])
 
 def _load_entries(
     b: Emitter, address: Any, dtype: np.dtype[Any], table: tuple[int, ...], zero: int
-) -> list[Any]:
+) -> Vectors:
     """The table's entries for the codes of a block, `zero` more."""
     entries = ir.Constant(i8x16.ir, [entry + zero for entry in table])
-    return [lookup_i8x64(b, entries, codes) for codes in load_codes(b, address, dtype, "qs")]
+    codes = load_codes(b, address, dtype, "qs")
+    return Vectors(len(codes), lambda j: lookup_i8x64(b, entries, codes[j]))
 
 
 def _half_exponentials(b: Emitter, e: Any) -> Any:
@@ -84,24 +86,30 @@ def _half_minifloats(b: Emitter, bits: Any) -> Any:
 
 def _unpack_iq4_nl(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
     u = _load_entries(b, w, _IQ4_NL_PACKED, _IQ4, _IQ4_ZERO)
-    yield Block(u, [load_f16x16(b, w)], zero=_IQ4_ZERO)
+    yield Block(u, Vectors(1, lambda i: load_f16x16(b, w)), zero=_IQ4_ZERO)
 
 
 def _unpack_iq4_xs(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
+    def scale(i: int) -> Any:
+        integers = b.sitofp(load_i8x16_as_i32(b, part), f32x16.ir)
+        return b.fmul(load_f16x16(b, w), integers)
+
     u = _load_entries(b, part, _IQ4_XS_PART, _IQ4, _IQ4_ZERO)
-    scale = b.sitofp(load_i8x16_as_i32(b, part), f32x16.ir)
-    yield Block(u, [b.fmul(load_f16x16(b, w), scale)], zero=_IQ4_ZERO)
+    yield Block(u, Vectors(1, scale), zero=_IQ4_ZERO)
 
 
 def _unpack_mxfp4(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
     u = _load_entries(b, w, _MXFP4_PACKED, _FP4, _FP4_ZERO)
-    yield Block(u, [_half_exponentials(b, load_u8x16_as_i32(b, w))], zero=_FP4_ZERO)
+    scales = Vectors(1, lambda i: _half_exponentials(b, load_u8x16_as_i32(b, w)))
+    yield Block(u, scales, zero=_FP4_ZERO, any_scale=True)
 
 
 def _unpack_nvfp4(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
+    def scale(i: int) -> Any:
+        return _half_minifloats(b, b.load_from(field(b, part, _NVFP4_PART, "d", i), i8x16))
+
     u = _load_entries(b, part, _NVFP4_PART, _FP4, _FP4_ZERO)
-    at = [field(b, part, _NVFP4_PART, "d", i) for i in range(2)]
-    yield Block(u, [_half_minifloats(b, b.load_from(d, i8x16)) for d in at], zero=_FP4_ZERO)
+    yield Block(u, Vectors(2, scale), zero=_FP4_ZERO)
 
 
 def _repack_iq4_nl(b: Emitter, stored: Stored, out: Any) -> None:
@@ -171,6 +179,7 @@ NVFP4_FORMAT = quantized_format(
     packed=_NVFP4_PACKED,
     repack=_repack_nvfp4,
     unpack=_unpack_nvfp4,
+    n_scales=2,
 )
 IQ4_XS_FORMAT = quantized_format(
     "iq4_xs",

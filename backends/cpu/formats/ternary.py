@@ -43,6 +43,7 @@ from ggmlpy.backends.cpu.formats.planes import (
     plane,
     planes_of_runs,
 )
+from ggmlpy.backends.cpu.formats.vectors import Vectors
 from ggmlpy.backends.cpu.simd.core import Emitter, i8x64
 from ggmlpy.backends.cpu.simd.memory import load_f16x16
 
@@ -54,12 +55,13 @@ _Q2_0_PACKED = np.dtype([("d", "<u2", 16), ("parts", _PART, 2)])
 
 
 def _unpack(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
-    yield Block(load_codes(b, part, _PART, "qs"), [load_f16x16(b, w)], zero=1)
+    yield Block(load_codes(b, part, _PART, "qs"), Vectors(1, lambda i: load_f16x16(b, w)), zero=1)
 
 
 def _unpack_q1_0(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
     bits = load_codes(b, part, _Q1_0_PART, "qs")
-    yield Block([b.add(bit, bit) for bit in bits], [load_f16x16(b, w)], zero=1)
+    u = Vectors(len(bits), lambda j: b.add(bits[j], bits[j]))
+    yield Block(u, Vectors(1, lambda i: load_f16x16(b, w)), zero=1)
 
 
 def _repack_tq2_0(b: Emitter, stored: Stored, out: Any) -> None:

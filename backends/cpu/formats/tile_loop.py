@@ -47,7 +47,7 @@ from typing import Any
 from llvmlite import ir
 
 from ggmlpy.backends.cpu.formats.activations import BLOCK
-from ggmlpy.backends.cpu.formats.blocks import Unpack, add_times_d
+from ggmlpy.backends.cpu.formats.blocks import M_BITS, M, Unpack, add_times_d
 from ggmlpy.backends.cpu.formats.planes import N_VECTORS
 from ggmlpy.backends.cpu.formats.x_panels import (
     BLOCKS_AT_ONCE,
@@ -70,10 +70,8 @@ from ggmlpy.backends.cpu.simd.core import (
     typed,
     void,
 )
-from ggmlpy.backends.cpu.simd.product import after, expect, parts, tile_of
+from ggmlpy.backends.cpu.simd.product import after, expect, keep_order, parts, tile_of
 
-M = 1.5 * 2.0**23
-_M_BITS = 0x4B400000
 SCALE_LIMIT_BITS = (104 + 127) << 23  # of 2^104; M times as much is not finite
 
 # An unpacked block: vectors of u, the first scale, -M times it, a second scale, up to 2 minima.
@@ -217,7 +215,7 @@ def add_blocks(unpack: Unpack) -> Intrinsic:
             for t in range(ROWS):
                 if t in step_before:
                     step_before[t]()
-                _keep_order(b)
+                keep_order(b)
                 totals[t] = add_row(t, totals[t])
         return tile_of(b, totals)
 
@@ -237,7 +235,7 @@ def _row_adder(
         b.load_from(after(b, u, SCALES + 64 * i), f32x16) for i in range(1 + form.n_scales)
     ]
     minima = [b.load_from(after(b, u, MINIMA + 64 * i), f32x16) for i in range(form.n_minima)]
-    m_bits, m = b.const(i32x16.ir, _M_BITS), b.const(f32x16.ir, M)
+    m_bits, m = b.const(i32x16.ir, M_BITS), b.const(f32x16.ir, M)
 
     def m_plus_product(i: int, t: int) -> Any:
         product = b.load_from(after(b, work, _product_at(block, i) + ROW_BYTES * t), i32x16)
@@ -251,10 +249,3 @@ def _row_adder(
         return add_times_d(b, total, scaled, d, minima, sums, 4 * ROWS)
 
     return add
-
-
-@intrinsic(void)
-def _keep_order(b: Emitter) -> None:
-    """Keeps LLVM from moving loads, stores and tile instructions past this point: it would load for
-    many rows at once, with no registers left for their sums. Emits no instruction."""
-    b.call(ir.InlineAsm(ir.FunctionType(void.ir, []), "", "~{memory}", True), [])

@@ -7,11 +7,11 @@ small beside that of the products.
 
 A unit of work is a group of 16 rows of each weight times a chunk of rows of x, by the code of
 matmul.py; each number is rounded as by three separate kernels. Only a few tiles of each product
-exist at a time, 16 by up to 8 numbers in the thread's scratch memory (with AMX 4 at a time, by as
-many as a unit has). Where one tile has all rows of x, weights may come from memory, and a thread
-reads them in long streams: many groups of the gate's, then as many of the other's. Alternating
-between single groups took 8 % longer (q4_0 and f16 [2048, 8192], one row of x, one core of a
-Sapphire Rapids Xeon).
+exist at a time in the thread's scratch memory: 16 by up to 8 numbers, with AVX512 2 such by 48,
+with AMX 4 by as many as a unit has. Where one tile has all rows of x, weights may come from memory,
+and a thread reads them in long streams: many groups of the gate's, then as many of the other's.
+Alternating between single groups took 8 % longer (q4_0 and f16 [2048, 8192], one row of x, one core
+of a Sapphire Rapids Xeon).
 
     a thread's scratch   lists (matmul_lists.py) | tiles of gate x | tiles of up x | addresses |
                          memory of a unit (matmul_units.py)
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from ggmlpy.backends.cpu.builder import PlanBuilder
-from ggmlpy.backends.cpu.formats.base import GROUP, Format
+from ggmlpy.backends.cpu.formats.base import GROUP, Format, PackedFormat
 from ggmlpy.backends.cpu.formats.block_tiles import GROUPS, PANELS
 from ggmlpy.backends.cpu.kernel import Choice, Inline, Int, Kernel, Record, inline, kernel
 from ggmlpy.backends.cpu.kernels import matmul, matmul_lists
@@ -38,6 +38,7 @@ from ggmlpy.backends.cpu.kernels.matmul_lists import (
     make_lists,
 )
 from ggmlpy.backends.cpu.kernels.matmul_units import (
+    PAIR_ROWS,
     Groups,
     Sums,
     chunk_rows,
@@ -67,7 +68,8 @@ FIELDS = [
     ),
     *((name, "f4") for name in sorted(PARAMS)),
 ]
-ROWS, ROWS_BY_TILES = 8, PANELS * amx.ROWS  # of x at a time; with AMX all that a unit has
+# Of x at a time: those of a tile, whole tiles of two groups, and with AMX all that a unit has.
+ROWS, ROWS_BY_PAIRS, ROWS_BY_TILES = 8, 8 * PAIR_ROWS, PANELS * amx.ROWS
 RUN = 256  # sums of a group each, all of them less than half an L1 cache
 _SUM_BYTES = 4 * GROUP
 _UP = max(RUN, GROUPS * ROWS_BY_TILES) * _SUM_BYTES  # where the tiles of up x are
@@ -81,8 +83,22 @@ def _rows() -> Int:
 
 
 @inline
+def _rows_by_pairs() -> Int:
+    return ROWS_BY_PAIRS
+
+
+@inline
 def _rows_by_tiles() -> Int:
     return ROWS_BY_TILES
+
+
+def _rows_at_once(format: Format) -> Inline:
+    if not isinstance(format, PackedFormat):
+        return _rows if format.tiles is None else Choice(TILES_BY, _rows_by_tiles, _rows)
+    in_registers = _rows
+    if format.accumulate_two is not None:
+        in_registers = Choice(frozenset({"avx512"}), _rows_by_pairs, _rows)
+    return Choice(TILES_BY, _rows_by_tiles, in_registers)
 
 
 def _stride(format: Format, gate: Tensor, has_tiles: bool = True) -> int:
@@ -134,7 +150,7 @@ def _declare(format: Format) -> Kernel:
     unit = unit_of(format)
     begin, take, multiply_unit, end_units = unit.begin, unit.take, unit.multiply, unit.end
     most_rows, row_step, most_groups = unit.most_rows, unit.row_step, unit.most_groups
-    rows_at_once = _rows if format.tiles is None else Choice(TILES_BY, _rows_by_tiles, _rows)
+    rows_at_once = _rows_at_once(format)
 
     @inline
     def combine(p: Record, gate: Int, up: Int, ys: Int, n: Int, at: Int, n_lanes: Int) -> None:

@@ -1,9 +1,10 @@
 """A unit of work of matrix products: some groups of 16 weight rows times a chunk of rows of x.
 
-With AMX rows of x are multiplied 16 at a time by tiles, with 4 groups together; the remaining ones,
-and all rows without AMX, are multiplied 8 (floats: 4), 4, 2 or 1 at a time in registers, group by
-group. With weights of bf16 the remaining rows go through tiles too (bf16_tiles.py). The width
-changes how often weights are read, never the order in which a sum is built.
+With AMX rows of x are multiplied 16 at a time by tiles, with 4 groups together, and with AVX512 6
+at a time in registers, with 2 groups. The remaining ones, and all rows elsewhere, are multiplied 8
+(floats: 4), 4, 2 or 1 at a time in registers, group by group. With weights of bf16 the remaining
+rows go through tiles too (bf16_tiles.py). The width changes how often weights and x are read, never
+the order in which a sum is built.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ggmlpy.backends.cpu.formats import bf16_tiles, block_tiles, short_rows
-from ggmlpy.backends.cpu.formats.base import GROUP, Format
+from ggmlpy.backends.cpu.formats.base import GROUP, Format, PackedFormat, ahead_bytes
 from ggmlpy.backends.cpu.formats.bf16_tiles import WholeUnits
 from ggmlpy.backends.cpu.formats.block_tiles import (
     GROUPS,
@@ -36,7 +37,7 @@ from ggmlpy.backends.cpu.simd.memory import (
     store_fence,
     store_line_past_caches,
 )
-from ggmlpy.backends.cpu.simd.product import add_to_each, load_rows, store_sums
+from ggmlpy.backends.cpu.simd.product import add_to_each, half_of, load_rows, store_sums
 from ggmlpy.backends.cpu.simd.tile import tile_f32x16
 
 # Rows of x that one pass over the weights serves: half a 1 MB L2 cache, and a little more, so that
@@ -53,6 +54,9 @@ _SHORT_BYTES, _FEW_ROWS = 64, 32
 # 2026-11-27).
 _PAST_CACHES_ROWS = 128
 _SUM_BYTES = 4 * GROUP
+# Of x, with two groups: 24 registers hold their sums and products, 8 what these are built from.
+PAIR_ROWS = 6
+_AVX512 = frozenset({"avx512"})
 _n_panels, _most_panels, _panel_bytes = map(inline, (n_panels, most_panels, panel_bytes))
 
 
@@ -121,7 +125,8 @@ def work_bytes(format: Format, k: int, n_rows: int, has_tiles: bool) -> int:
 def chunk_rows(n: Int, n_groups: Int, most: Int, step: Int, nth: Int) -> Int:
     """Rows of x in a unit of work: at most `most`, but enough units for every thread."""
     balanced = quotient(n * n_groups, 4 * nth)
-    return max(step, min(most, balanced) & -step)
+    fitting = min(most, balanced)
+    return max(step, fitting - fitting % step)
 
 
 @inline
@@ -169,8 +174,18 @@ def _end_all(n: Int) -> None:
 
 
 @inline
+def _two_groups() -> Int:
+    return 2
+
+
+@inline
 def _rows_in_registers() -> Int:
     return 8
+
+
+@inline
+def _rows_of_pairs() -> Int:
+    return PAIR_ROWS
 
 
 @inline
@@ -233,6 +248,61 @@ def _of_one_group(multiply: Inline) -> Inline:
     return multiply_one
 
 
+def _by_group(multiply: Inline) -> Inline:
+    """The function that multiplies groups, one after the other, with rows of x from `done` on."""
+
+    @inline
+    def multiply_rest(
+        groups: Groups, k: Int, xs: Int, n: Int, sums: Sums, done: Int, work: Int
+    ) -> None:
+        if done == n:
+            return
+        x, y = xs + 8 * done, sums.ys + 8 * done
+        for i in range(groups.n):
+            w, at = groups.w + groups.step * i, sums.at + sums.step * i
+            bias = sums.bias + _SUM_BYTES * i if sums.bias != 0 else 0
+            multiply(w, k, x, y, n - done, at, groups.n_rows - GROUP * i, bias, work)
+
+    return multiply_rest
+
+
+def _by_pairs(accumulate_two: Inline, ahead_bytes: int, rest: Inline) -> Inline:
+    """`multiply` of a Unit of two groups, which share what is loaded of PAIR_ROWS rows of x. `rest`
+    multiplies one group with the rows that are left, and with few rows in any case: weights then
+    come from memory, and two streams of them were slower than one (1 row: 28 to 36 GB/s on a core).
+
+    The first two tiles prefetch the weights of the next unit (base.ahead_bytes).
+    """
+    by_group, n_sums = _by_group(rest), 2 * PAIR_ROWS
+
+    @inline
+    def store(found: Any, xs: Int, groups: Groups, sums: Sums, i: int) -> None:
+        """Sums of group i."""
+        n_lanes, bias = groups.n_rows - GROUP * i, sums.bias
+        if bias != 0:
+            found = add_to_each(found, load_f32x16_part(bias + _SUM_BYTES * i, n_lanes))
+        store_sums(found, load_rows(found, xs), sums.at + sums.step * i, n_lanes)
+
+    @inline
+    def multiply(groups: Groups, k: Int, xs: Int, n: Int, sums: Sums, work: Int) -> None:
+        done = 0
+        if groups.n == 2 and n >= 2 * PAIR_ROWS:
+            next_groups = 2 * groups.step
+            ahead = next_groups
+            while done + PAIR_ROWS <= n:
+                rows = load_rows(tile_f32x16(PAIR_ROWS), xs + 8 * done)
+                found = tile_f32x16(n_sums)
+                found = accumulate_two(found, groups.w, groups.step, k, rows, ahead)
+                ys = sums.ys + 8 * done
+                store(half_of(found, 0), ys, groups, sums, 0)
+                store(half_of(found, 1), ys, groups, sums, 1)
+                ahead = ahead + ahead_bytes if ahead == next_groups else 0
+                done += PAIR_ROWS
+        by_group(groups, k, xs, n, sums, done, work)
+
+    return multiply
+
+
 @inline
 def _most_rows_of_panels(k: Int, row_bytes: Int) -> Int:
     return ROWS * _most_panels(_panel_bytes(k))
@@ -267,6 +337,7 @@ def _by_tiles(tiles: TileProducts, rest: Inline) -> tuple[Inline, Inline, Inline
     """`begin`, `take` and `multiply` of a Unit with AMX. `rest` multiplies one group with rows that
     no panel has, and with all rows where scales are too large for tiles."""
     configure, pack, multiply_panels = tiles.configure, tiles.pack, tiles.multiply
+    by_group = _by_group(rest)
 
     @inline
     def begin(n: Int, work: Int) -> None:
@@ -283,13 +354,7 @@ def _by_tiles(tiles: TileProducts, rest: Inline) -> tuple[Inline, Inline, Inline
         if n_panels > 0 and multiply_panels(groups.w, groups.step, groups.n, k, n_panels, work):
             done = min(n, ROWS * n_panels)
             _store_panel_rows(work + SUMS, done, groups, sums)
-        if done == n:
-            return
-        xs, ys = xs + 8 * done, sums.ys + 8 * done
-        for i in range(groups.n):
-            w, at = groups.w + groups.step * i, sums.at + sums.step * i
-            bias = sums.bias + _SUM_BYTES * i if sums.bias != 0 else 0
-            rest(w, k, xs, ys, n - done, at, groups.n_rows - GROUP * i, bias, work)
+        by_group(groups, k, xs, n, sums, done, work)
 
     return begin, take, multiply
 
@@ -328,7 +393,7 @@ def unit_of(format: Format) -> Unit:
     """How units of this format are computed, on any instruction set."""
     plain = _by_registers(format.accumulate, format.width)
     if format.short is not None:  # whose 16 sums need the registers of AVX512
-        plain = Choice(frozenset({"avx512"}), _short_or_not(format.short, plain), plain)
+        plain = Choice(_AVX512, _short_or_not(format.short, plain), plain)
     if format.tiles is None:
         return _unit(_of_one_group(plain))
     if isinstance(format.tiles, WholeUnits):
@@ -337,13 +402,21 @@ def unit_of(format: Format) -> Unit:
             row_step=Choice(TILES_BY, _rows_of_bf16_tiles, _rows_in_registers),
             end=Choice(TILES_BY, _end_all, _nothing_to_end),
         )
+    assert isinstance(format, PackedFormat)
     begin, take, multiply = _by_tiles(format.tiles, plain)
+    one_group = _of_one_group(plain)
+    two_groups, row_step, most_groups = one_group, _rows_in_registers, _one_group
+    if format.accumulate_two is not None:
+        n_bytes = ahead_bytes(format.part_bytes)
+        two_groups = Choice(_AVX512, _by_pairs(format.accumulate_two, n_bytes, plain), one_group)
+        row_step = Choice(_AVX512, _rows_of_pairs, _rows_in_registers)
+        most_groups = Choice(_AVX512, _two_groups, _one_group)
     return _unit(
-        Choice(TILES_BY, multiply, _of_one_group(plain)),
+        Choice(TILES_BY, multiply, two_groups),
         begin=Choice(TILES_BY, begin, _nothing_to_begin),
         most_rows=Choice(TILES_BY, _most_rows_of_panels, _most_rows),
-        row_step=Choice(TILES_BY, _rows_of_tiles, _rows_in_registers),
-        most_groups=Choice(TILES_BY, _some_groups, _one_group),
+        row_step=Choice(TILES_BY, _rows_of_tiles, row_step),
+        most_groups=Choice(TILES_BY, _some_groups, most_groups),
         take=Choice(TILES_BY, take, _nothing_to_take),
         end=Choice(TILES_BY, _end, _nothing_to_end),
     )
