@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ from ggmlpy.backends.cpu.backend import MATMUL_FORMATS, CpuBackend
 from ggmlpy.backends.cpu.isa import ISA
 from ggmlpy.conformance.blocks import random_rows
 from ggmlpy.conformance.run import Prepared, computing, unsupported
+from ggmlpy.graph.buffer import aligned_bytes
 from ggmlpy.graph.quants import from_float
 from ggmlpy.graph.tensor import Flag, Tensor, from_bytes, from_numpy
 from ggmlpy.graph.types import type_of
@@ -183,7 +185,10 @@ class Sources:
         return min(by_products, max(1, self._memory_bytes // n_bytes))
 
     def floats(self, *shape: int) -> NDArray[np.float32]:
-        return self._rng.uniform(-1, 1, shape).astype(np.float32)
+        """At an address as aligned as those of a plan's values."""
+        floats = aligned_bytes(4 * prod(shape)).view(np.float32).reshape(shape)
+        floats[...] = self._rng.uniform(-1, 1, shape)
+        return floats
 
     def weights(self, type: str, k: int, m: int, n: int | None = None) -> list[Tensor]:
         """At least `n` leaves [k, m], or as many as there should be."""

@@ -178,19 +178,19 @@ def test_floats_are_summed_in_16_lanes_and_a_tree(isa: str, type: str) -> None:
     where there is fma."""
     if type == "bf16" and jit_for(isa).isa.has & TILES_BY:
         pytest.skip("tiles have an order of their own, see test_amx_bf16.py")
-    n, m, k = 3, 5, 187
-    raw, x = weight_bytes(type, m, k), random_x(n, k)
-    w = dequantized(raw, type)
-    sums = np.zeros((n, m, 16), np.float32)
-    for i in range(k):
-        products = x[:, None, i].astype(np.float64) * w[:, i]  # exact
-        if "fma" not in jit_for(isa).isa.has:
-            products = products.astype(np.float32).astype(np.float64)
-        lane = sums[..., i % 16]
-        lane[...] = products + lane
-    while sums.shape[-1] > 1:
-        sums = sums[..., : sums.shape[-1] // 2] + sums[..., sums.shape[-1] // 2 :]
-    same_bits(run(product(raw, type, x), isa), sums[..., 0])
+    for n, m, k in ((3, 5, 187), (9, 18, 187)):
+        raw, x = weight_bytes(type, m, k), random_x(n, k)
+        w = dequantized(raw, type)
+        sums = np.zeros((n, m, 16), np.float32)
+        for i in range(k):
+            products = x[:, None, i].astype(np.float64) * w[:, i]  # exact
+            if "fma" not in jit_for(isa).isa.has:
+                products = products.astype(np.float32).astype(np.float64)
+            lane = sums[..., i % 16]
+            lane[...] = products + lane
+        while sums.shape[-1] > 1:
+            sums = sums[..., : sums.shape[-1] // 2] + sums[..., sums.shape[-1] // 2 :]
+        same_bits(run(product(raw, type, x), isa), sums[..., 0])
 
 
 @linux

@@ -55,8 +55,8 @@ class Format(ABC):
 
     `width` is how many rows of x it takes at most: 8 or 4. `tiles` is what multiplies with AMX: 16
     rows of x at a time and to the same bits, or all of them, which then are split into bf16
-    (bf16_parts.py). `short` multiplies many rows of x by short rows (short_rows.py), to the same
-    bits too.
+    (bf16_parts.py). `short` multiplies many rows of x by short rows (short_rows.py), `many` by any
+    (many_rows.py), both to the same bits too.
     """
 
     type_name: str
@@ -65,6 +65,7 @@ class Format(ABC):
     quantizes_x: bool
     tiles: TileProducts | WholeUnits | None
     short: Inline | None = None
+    many: Inline | None = None
 
     @abstractmethod
     def group_bytes(self, k: int) -> int:

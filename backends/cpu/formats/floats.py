@@ -1,7 +1,8 @@
 """f32, f16, bf16: rows are multiplied as they are stored. x stays f32.
 
 A sum keeps 16 lanes, element i of k in lane i % 16, which are added by the tree of simd/reduce.py.
-Nothing is packed: a file's weights are read where it is mapped.
+Nothing is packed: a file's weights are read where it is mapped. This is the code for few rows of x;
+many (many_rows.py) and short rows (short_rows.py) are summed in the same order.
 
 bf16 goes through AMX tiles where there are some (bf16_tiles.py), in another order. f16 and f32 do
 not: their weights would have to be split as well, into two and three bf16 with five and six
@@ -14,10 +15,15 @@ from typing import Any
 
 from ggmlpy.backends.cpu.formats.base import GROUP, StoredFormat
 from ggmlpy.backends.cpu.formats.bf16_tiles import BF16_TILES, WholeUnits
+from ggmlpy.backends.cpu.formats.many_rows import many_rows
 from ggmlpy.backends.cpu.formats.short_rows import short_rows
 from ggmlpy.backends.cpu.kernel import Choice, Inline, Int, inline
 from ggmlpy.backends.cpu.simd.core import Intrinsic
 from ggmlpy.backends.cpu.simd.dots import (
+    BF16,
+    F16,
+    F32,
+    Weights,
     add_dots,
     n_rows_of,
     prefetch_rows,
@@ -26,11 +32,8 @@ from ggmlpy.backends.cpu.simd.dots import (
     zero_dots,
 )
 from ggmlpy.backends.cpu.simd.memory import (
-    load_bf16x16,
     load_bf16x16_part,
-    load_f16x16,
     load_f16x16_part,
-    load_f32x16,
     load_f32x16_part,
 )
 
@@ -44,8 +47,9 @@ _MANY, _FEW = 16, 4
 _AHEAD_BYTES = 12288
 
 
-def _accumulate(n_bytes: int, load: Intrinsic, load_part: Intrinsic, n_sums: int) -> Inline:
-    add, add_part = add_dots(load, load_part, n_bytes)
+def _accumulate(weights: Weights, n_sums: int) -> Inline:
+    add, add_part = add_dots(weights)
+    n_bytes = weights.n_bytes
     step_bytes = 32 * n_bytes
 
     @inline
@@ -72,24 +76,21 @@ def _accumulate(n_bytes: int, load: Intrinsic, load_part: Intrinsic, n_sums: int
 
 
 def _format(
-    type_name: str,
-    n_bytes: int,
-    load: Intrinsic,
-    load_part: Intrinsic,
-    tiles: WholeUnits | None = None,
+    type_name: str, weights: Weights, load_part: Intrinsic, tiles: WholeUnits | None = None
 ) -> StoredFormat:
-    many, few = (_accumulate(n_bytes, load, load_part, n) for n in (_MANY, _FEW))
+    many, few = (_accumulate(weights, n) for n in (_MANY, _FEW))
     return StoredFormat(
         type_name=type_name,
         accumulate=Choice(frozenset({"avx512"}), many, few),
         width=4,
         quantizes_x=False,
         tiles=tiles,
-        element_bytes=n_bytes,
-        short=short_rows(n_bytes, load_part),
+        element_bytes=weights.n_bytes,
+        short=short_rows(weights.n_bytes, load_part),
+        many=many_rows(weights),
     )
 
 
-F32_FORMAT = _format("f32", 4, load_f32x16, load_f32x16_part)
-F16_FORMAT = _format("f16", 2, load_f16x16, load_f16x16_part)
-BF16_FORMAT = _format("bf16", 2, load_bf16x16, load_bf16x16_part, BF16_TILES)
+F32_FORMAT = _format("f32", F32, load_f32x16_part)
+F16_FORMAT = _format("f16", F16, load_f16x16_part)
+BF16_FORMAT = _format("bf16", BF16, load_bf16x16_part, BF16_TILES)

@@ -7,11 +7,11 @@ small beside that of the products.
 
 A unit of work is a group of 16 rows of each weight times a chunk of rows of x, by the code of
 matmul.py; each number is rounded as by three separate kernels. Only a few tiles of each product
-exist at a time in the thread's scratch memory: 16 by up to 8 numbers, with AVX512 2 such by 48,
-with AMX 4 by as many as a unit has. Where one tile has all rows of x, weights may come from memory,
-and a thread reads them in long streams: many groups of the gate's, then as many of the other's.
-Alternating between single groups took 8 % longer (q4_0 and f16 [2048, 8192], one row of x, one core
-of a Sapphire Rapids Xeon).
+exist at a time in the thread's scratch memory: 16 by up to 8 numbers, 48 of floats, with AVX512 2
+such by 48, with AMX 4 by as many as a unit has. Where one tile has all rows of x, weights may come
+from memory, and a thread reads them in long streams: many groups of the gate's, then as many of the
+other's. Alternating between single groups took 8 % longer (q4_0 and f16 [2048, 8192], one row of x,
+one core of a Sapphire Rapids Xeon).
 
     a thread's scratch   lists (matmul_lists.py) | tiles of gate x | tiles of up x | addresses |
                          memory of a unit (matmul_units.py)
@@ -28,6 +28,7 @@ import numpy as np
 from ggmlpy.backends.cpu.builder import PlanBuilder
 from ggmlpy.backends.cpu.formats.base import GROUP, Format, PackedFormat
 from ggmlpy.backends.cpu.formats.block_tiles import GROUPS, PANELS
+from ggmlpy.backends.cpu.formats.many_rows import MOST_ROWS
 from ggmlpy.backends.cpu.kernel import Choice, Inline, Int, Kernel, Record, inline, kernel
 from ggmlpy.backends.cpu.kernels import matmul, matmul_lists
 from ggmlpy.backends.cpu.kernels.glu import GATED
@@ -88,13 +89,19 @@ def _rows_by_pairs() -> Int:
 
 
 @inline
+def _rows_of_floats() -> Int:
+    return MOST_ROWS
+
+
+@inline
 def _rows_by_tiles() -> Int:
     return ROWS_BY_TILES
 
 
 def _rows_at_once(format: Format) -> Inline:
     if not isinstance(format, PackedFormat):
-        return _rows if format.tiles is None else Choice(TILES_BY, _rows_by_tiles, _rows)
+        many = _rows_of_floats
+        return many if format.tiles is None else Choice(TILES_BY, _rows_by_tiles, many)
     in_registers = _rows
     if format.accumulate_two is not None:
         in_registers = Choice(frozenset({"avx512"}), _rows_by_pairs, _rows)
@@ -184,7 +191,7 @@ def _declare(format: Format) -> Kernel:
     ) -> None:
         """Thread `ith`'s share of the matrices at `w` times the `n` rows of x that need them."""
         k, n_groups = p.x.ne0, quotient(p.y.ne0 + GROUP - 1, GROUP)
-        chunk = chunk_rows(n, n_groups, most_rows(k, p.row_bytes), row_step(), nth)
+        chunk = chunk_rows(n, n_groups, most_rows(n, k, p.row_bytes), row_step(), nth)
         n_units = n_groups * quotient(n + chunk - 1, chunk)
         rows, step = rows_at_once(), most_groups()
         run = max(step, quotient(RUN, n) & -step) if n <= min(rows, chunk) else step

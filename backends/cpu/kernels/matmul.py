@@ -152,7 +152,7 @@ def declare(format: Format) -> Kernel:
         """Thread `ith`'s share of one matrix times the `n` rows of x that need it."""
         k, m = p.x.ne0, p.y.ne0
         n_groups = quotient(m + GROUP - 1, GROUP)
-        chunk = chunk_rows(n, n_groups, most_rows(k, p.row_bytes), row_step(), nth)
+        chunk = chunk_rows(n, n_groups, most_rows(n, k, p.row_bytes), row_step(), nth)
         n_units = n_groups * quotient(n + chunk - 1, chunk)
         i, last = share(n_units, ith, nth), share(n_units, ith + 1, nth)
         taken = -1

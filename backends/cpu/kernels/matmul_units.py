@@ -1,10 +1,10 @@
 """A unit of work of matrix products: some groups of 16 weight rows times a chunk of rows of x.
 
 With AMX rows of x are multiplied 16 at a time by tiles, with 4 groups together, and with AVX512 6
-at a time in registers, with 2 groups. The remaining ones, and all rows elsewhere, are multiplied 8
-(floats: 4), 4, 2 or 1 at a time in registers, group by group. With weights of bf16 the remaining
-rows go through tiles too (bf16_tiles.py). The width changes how often weights and x are read, never
-the order in which a sum is built.
+at a time in registers, with 2 groups. The remaining ones, and all rows elsewhere, are multiplied 8,
+4, 2 or 1 at a time in registers, group by group. With weights of floats it is 6 (many_rows.py), or
+4, 2 or 1 where there are fewer; with bf16 and AMX all rows go through tiles (bf16_tiles.py). The
+width changes how often weights and x are read, never the order in which a sum is built.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ggmlpy.backends.cpu.formats import bf16_tiles, block_tiles, short_rows
+from ggmlpy.backends.cpu.formats import bf16_tiles, block_tiles, many_rows, short_rows
 from ggmlpy.backends.cpu.formats.base import GROUP, Format, PackedFormat, ahead_bytes
 from ggmlpy.backends.cpu.formats.bf16_tiles import WholeUnits
 from ggmlpy.backends.cpu.formats.block_tiles import (
@@ -43,6 +43,11 @@ from ggmlpy.backends.cpu.simd.tile import tile_f32x16
 # Rows of x that one pass over the weights serves: half a 1 MB L2 cache, and a little more, so that
 # the odd cache line of each row does not cost a chunk one of its 128, 64 or 32 rows.
 _CHUNK_BYTES = 33 << 14
+# The same with weights of floats: 48 rows of 2048 elements, 12 of 8192. With 2 threads 512 rows of
+# f16 [8192, 2048] are 188 G multiply-adds/s, with 24 rows at a time 171, with 48 166. Where all of
+# them can be one chunk, weights are read from memory once: 32 rows are 160 then, 154 with 12 at a
+# time, 123 with 24 (EPYC, Zen 5, 2026-11-27).
+_FLOATS_CHUNK_BYTES = 25 << 14
 # Fewer where rows of x are no longer than a cache line: a unit writes a line of as many rows of y,
 # which lie far apart, and that is what it takes. 8192 rows of 16 weights times 512 rows of x take a
 # core 1.9 ms with 32 at a time, 2.5 with 64 and 4.0 with all (EPYC with AVX512, 2026-11-26).
@@ -87,8 +92,8 @@ class Unit:
     """A format's code for a unit of work.
 
     begin(n, work)    before the first unit of a kernel's share, with at most n rows of x a matrix
-    most_rows(k, row_bytes)
-                      rows of x that a chunk has at most
+    most_rows(n, k, row_bytes)
+                      rows of x that a chunk of the n has at most
     row_step()        chunks should have a multiple of so many rows of x
     most_groups()     groups that `multiply` takes at most
     take(xs, n, k, work)
@@ -113,9 +118,9 @@ class Unit:
 def work_bytes(format: Format, k: int, n_rows: int, has_tiles: bool) -> int:
     """Memory of a thread for products with so many rows of x, with AMX or without."""
     if isinstance(format.tiles, WholeUnits):
-        return max(bf16_tiles.WORK_BYTES, short_rows.WORK_BYTES)
-    if format.short is not None:
-        return short_rows.WORK_BYTES
+        return max(bf16_tiles.WORK_BYTES, many_rows.WORK_BYTES)
+    if format.many is not None:
+        return many_rows.WORK_BYTES
     if format.tiles is not None and has_tiles and n_rows >= LEAST_ROWS:
         return block_tiles.work_bytes(k, n_rows)
     return 0
@@ -130,9 +135,17 @@ def chunk_rows(n: Int, n_groups: Int, most: Int, step: Int, nth: Int) -> Int:
 
 
 @inline
-def _most_rows(k: Int, row_bytes: Int) -> Int:
+def _most_rows(n: Int, k: Int, row_bytes: Int) -> Int:
     """As many as fit the cache."""
     return quotient(_CHUNK_BYTES, row_bytes) if row_bytes > _SHORT_BYTES else _FEW_ROWS
+
+
+@inline
+def _most_rows_of_floats(n: Int, k: Int, row_bytes: Int) -> Int:
+    if row_bytes <= _SHORT_BYTES:
+        return _FEW_ROWS
+    most = many_rows.MOST_ROWS
+    return most if n <= most else quotient(_FLOATS_CHUNK_BYTES, row_bytes)
 
 
 @inline
@@ -186,6 +199,11 @@ def _rows_in_registers() -> Int:
 @inline
 def _rows_of_pairs() -> Int:
     return PAIR_ROWS
+
+
+@inline
+def _rows_of_floats() -> Int:
+    return many_rows.WIDTH
 
 
 @inline
@@ -304,7 +322,7 @@ def _by_pairs(accumulate_two: Inline, ahead_bytes: int, rest: Inline) -> Inline:
 
 
 @inline
-def _most_rows_of_panels(k: Int, row_bytes: Int) -> Int:
+def _most_rows_of_panels(n: Int, k: Int, row_bytes: Int) -> Int:
     return ROWS * _most_panels(_panel_bytes(k))
 
 
@@ -392,14 +410,17 @@ def _unit(
 def unit_of(format: Format) -> Unit:
     """How units of this format are computed, on any instruction set."""
     plain = _by_registers(format.accumulate, format.width)
+    if format.many is not None:
+        plain = many_rows.many_or_few(format.many, plain)
     if format.short is not None:  # whose 16 sums need the registers of AVX512
         plain = Choice(_AVX512, _short_or_not(format.short, plain), plain)
     if format.tiles is None:
-        return _unit(_of_one_group(plain))
+        return _unit(_of_one_group(plain), most_rows=_most_rows_of_floats, row_step=_rows_of_floats)
     if isinstance(format.tiles, WholeUnits):
         return _unit(
             _of_one_group(Choice(TILES_BY, format.tiles.multiply, plain)),
-            row_step=Choice(TILES_BY, _rows_of_bf16_tiles, _rows_in_registers),
+            most_rows=Choice(TILES_BY, _most_rows, _most_rows_of_floats),
+            row_step=Choice(TILES_BY, _rows_of_bf16_tiles, _rows_of_floats),
             end=Choice(TILES_BY, _end_all, _nothing_to_end),
         )
     assert isinstance(format, PackedFormat)

@@ -1,12 +1,13 @@
 """Dot products of a few weight rows with a few rows of x, both read along their elements.
 
     sums   tile of n vectors f32x16: vector t belongs to row t of x, lane i to weight row i
-    dots   tile of R * n vectors f32x16: vector t * R + r for row t of x and weight row r, element
-           i of the rows in lane i % 16
+    dots   tile of R * n vectors f32: vector t * R + r for row t of x and weight row r. It has all
+           16 lanes, element i of the rows in lane i % 16, or V consecutive ones
     ws     tile of R addresses: where weight rows start
     rows   tile of n addresses: where rows of x start, f32
+    kept   dots in memory: for each row of x, KEPT_BYTES apart, the 16 lanes of 16 weight rows
 
-R is small enough for `dots` to stay in registers. No result depends on it.
+R and V are such that `dots` stays in registers. No result depends on them.
 
 PYTEST_DONT_REWRITE (asserts: the code of kernels, and so its key, is the same in every process).
 """
@@ -14,28 +15,61 @@ PYTEST_DONT_REWRITE (asserts: the code of kernels, and so its key, is the same i
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 
 from ggmlpy.backends.cpu.simd.arith import fma
+from ggmlpy.backends.cpu.simd.convert import from_bf16_bits, from_f16_bits
 from ggmlpy.backends.cpu.simd.core import (
     Const,
     Emitter,
     Intrinsic,
+    Scalar,
     Tile,
     Type,
+    Vec,
+    f32,
     f32x16,
+    i16,
     i64,
+    intrinsic,
     typed,
     void,
 )
-from ggmlpy.backends.cpu.simd.memory import load_f32x16_part, prefetch_l2
+from ggmlpy.backends.cpu.simd.memory import load_part, prefetch_l2
 from ggmlpy.backends.cpu.simd.product import after, parts, tile_of
 from ggmlpy.backends.cpu.simd.reduce import fold4, fold16
 
 Arg = Type | Const
 _MOST_ROWS = 4  # that are read side by side
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """How numbers of one type are read as f32: `widen` is that of the bits in a vector."""
+
+    stored: Scalar
+    n_bytes: int
+    widen: Callable[[Emitter, Any], Any]
+
+    def load(self, b: Emitter, row: Any, i: Any, n_lanes: int) -> Any:
+        """Elements i, i + 1, ... of the row at an address."""
+        return self.widen(b, b.load_from(self._at(b, row, i), Vec(self.stored, n_lanes)))
+
+    def load_part(self, b: Emitter, row: Any, i: Any, n: Any, n_lanes: int) -> Any:
+        """The first `n` of them, then zeros."""
+        bits = load_part(b, self._at(b, row, i), n, Vec(self.stored, n_lanes))
+        return self.widen(b, bits)
+
+    def _at(self, b: Emitter, row: Any, i: Any) -> Any:
+        return b.add(row, b.mul(i, ir.Constant(i64.ir, self.n_bytes)))
+
+
+F32 = Weights(f32, 4, lambda b, numbers: numbers)
+F16 = Weights(i16, 2, from_f16_bits)
+BF16 = Weights(i16, 2, from_bf16_bits)
 
 
 def _infer_dots(*args: Arg) -> Any:
@@ -98,25 +132,20 @@ def _infer_add(*params: Type) -> Any:
             return None
         dots, ws, rows = tiles
         assert isinstance(dots, Tile) and isinstance(ws, Tile) and isinstance(rows, Tile)
-        if dots.elem != f32x16 or ws.elem != i64 or rows.elem != i64 or dots.n != ws.n * rows.n:
+        if ws.elem != i64 or rows.elem != i64 or dots.n != ws.n * rows.n:
             return None
         return (dots, dots, ws, rows, *params)
 
     return infer
 
 
-def add_dots(load: Intrinsic, load_part: Intrinsic, n_bytes: int) -> tuple[Intrinsic, Intrinsic]:
+def add_dots(weights: Weights) -> tuple[Intrinsic, Intrinsic]:
     """The functions
 
-        add(dots, ws, rows, i)          16 products more of each pair of rows, from element i on
-        add_part(dots, ws, rows, i, n)  the first `n` of them, of which there may be none: no byte
-                                        past them is touched, the other lanes add 0
-
-    for weights of `n_bytes` that `load` and `load_part` read.
+    add(dots, ws, rows, i)          a product more in each lane, from element i on
+    add_part(dots, ws, rows, i, n)  of the first `n` lanes, of which there may be none: no byte
+                                    past them is touched, the other lanes add 0
     """
-
-    def address(b: Emitter, row: Any, i: Any, size: int) -> Any:
-        return b.add(row, b.mul(i, ir.Constant(i64.ir, size)))
 
     def added(b: Emitter, dots: Any, ws: list[Any], xs: list[Any]) -> Any:
         pairs = [(x, w) for x in xs for w in ws]
@@ -124,15 +153,17 @@ def add_dots(load: Intrinsic, load_part: Intrinsic, n_bytes: int) -> tuple[Intri
 
     @typed(_infer_add(i64))
     def add(b: Emitter, dots: Any, ws: Any, rows: Any, i: Any) -> Any:
-        weights = [load(b, address(b, w, i, n_bytes)) for w in parts(b, ws)]
-        xs = [b.load_from(address(b, row, i, 4), f32x16) for row in parts(b, rows)]
-        return added(b, dots, weights, xs)
+        n_lanes = dots.type.element.count
+        of_w = [weights.load(b, w, i, n_lanes) for w in parts(b, ws)]
+        of_x = [F32.load(b, row, i, n_lanes) for row in parts(b, rows)]
+        return added(b, dots, of_w, of_x)
 
     @typed(_infer_add(i64, i64))
     def add_part(b: Emitter, dots: Any, ws: Any, rows: Any, i: Any, n: Any) -> Any:
-        weights = [load_part(b, address(b, w, i, n_bytes), n) for w in parts(b, ws)]
-        xs = [load_f32x16_part(b, address(b, row, i, 4), n) for row in parts(b, rows)]
-        return added(b, dots, weights, xs)
+        n_lanes = dots.type.element.count
+        of_w = [weights.load_part(b, w, i, n, n_lanes) for w in parts(b, ws)]
+        of_x = [F32.load_part(b, row, i, n, n_lanes) for row in parts(b, rows)]
+        return added(b, dots, of_w, of_x)
 
     return add, add_part
 
@@ -182,3 +213,80 @@ def prefetch_rows(
     first = b.add(b.add(addresses[0], b.mul(at, n_rows)), far)
     for line in range(0, n_bytes.value * len(addresses), 64):
         prefetch_l2(b, after(b, first, line))
+
+
+def _infer_prefetch_ahead(*args: Arg) -> Any:
+    if len(args) != 3 or not isinstance(args[0], Tile) or not isinstance(args[2], Const):
+        return None
+    return (void, args[0], i64, args[2])
+
+
+@typed(_infer_prefetch_ahead)
+def prefetch_each(b: Emitter, ws: Any, at: Any, n_bytes: Const) -> None:
+    """Prefetches `n_bytes`, a constant, of each weight row from its byte `at` on."""
+    for w in parts(b, ws):
+        for line in range(0, n_bytes.value, 64):
+            prefetch_l2(b, after(b, b.add(w, at), line))
+
+
+# --- partial sums in memory ----------------------------------------------------------------------
+
+_LANES_BYTES = 4 * 16
+KEPT_BYTES = 16 * _LANES_BYTES  # of a row of x
+
+
+def _infer_some_lanes(*args: Arg) -> Any:
+    if len(args) != 3:
+        return None
+    rows, n_weights, n_lanes = args
+    if not isinstance(rows, Tile):
+        return None
+    if not isinstance(n_weights, Const) or not isinstance(n_lanes, Const):
+        return None
+    return (Tile(Vec(f32, n_lanes.value), n_weights.value * rows.n), *args)
+
+
+@typed(_infer_some_lanes)
+def zero_lanes(b: Emitter, rows: Any, n_weights: Const, n_lanes: Const) -> Any:
+    """Zeros for `n_weights` weight rows and `n_lanes` lanes, both constants."""
+    vector = Vec(f32, n_lanes.value)
+    return ir.Constant(Tile(vector, n_weights.value * rows.type.count).ir, None)
+
+
+def _infer_kept(has_result: bool) -> Callable[..., Any]:
+    """dots, rows, address; the result, if any, is like dots."""
+
+    def infer(*args: Arg) -> Any:
+        if len(args) != 3 or not isinstance(args[0], Tile) or not isinstance(args[1], Tile):
+            return None
+        return (args[0] if has_result else void, args[0], args[1], i64)
+
+    return infer
+
+
+def _places(b: Emitter, dots: Any, rows: Any, kept: Any) -> list[Any]:
+    """The address of each vector of `dots`."""
+    n_rows = rows.type.count
+    pairs = [(t, r) for t in range(n_rows) for r in range(dots.type.count // n_rows)]
+    return [after(b, kept, KEPT_BYTES * t + _LANES_BYTES * r) for t, r in pairs]
+
+
+@typed(_infer_kept(True))
+def load_dots(b: Emitter, dots: Any, rows: Any, kept: Any) -> Any:
+    """What `store_dots` left at `kept`, in the shape of `dots`."""
+    vector = Vec(f32, dots.type.element.count)
+    return tile_of(b, [b.load_from(place, vector) for place in _places(b, dots, rows, kept)])
+
+
+@typed(_infer_kept(False))
+def store_dots(b: Emitter, dots: Any, rows: Any, kept: Any) -> None:
+    """Dots to `kept`, the place of their first weight row and lane."""
+    for place, vector in zip(_places(b, dots, rows, kept), parts(b, dots), strict=True):
+        b.store_to(place, vector)
+
+
+@intrinsic(f32x16, i64)
+def sum_kept(b: Emitter, kept: Any) -> Any:
+    """The dot products of a row of x with 16 weight rows, by the tree of `sum_lanes`."""
+    lanes = [b.load_from(after(b, kept, _LANES_BYTES * r), f32x16) for r in range(16)]
+    return fold16(b, *[fold4(b, *lanes[r : r + 4]) for r in range(0, 16, 4)])

@@ -252,7 +252,8 @@ def first_lanes(b: Emitter, n: Any, n_lanes: int) -> Any:
     return b.icmp_signed("<", index, b.splat(n, n_lanes))
 
 
-def _load_part(b: Emitter, ptr: Any, n: Any, vector: Vec) -> Any:
+def load_part(b: Emitter, ptr: Any, n: Any, vector: Vec) -> Any:
+    """The first `n` lanes of a vector, then zeros, in an emitting function."""
     align = ir.Constant(i32.ir, 1)
     name = f"llvm.masked.load.{suffix(vector.ir)}.p0"
     mask = first_lanes(b, n, vector.n)
@@ -269,31 +270,31 @@ def _store_part(b: Emitter, ptr: Any, value: Any, n: Any) -> None:
 @intrinsic(f32x16, i64, i64)
 def load_f32x16_part(b: Emitter, ptr: Any, n: Any) -> Any:
     """The first `n` of 16 f32, then zeros; no byte past them is touched."""
-    return _load_part(b, ptr, n, f32x16)
+    return load_part(b, ptr, n, f32x16)
 
 
 @intrinsic(i8x16, i64, i64)
 def load_i8x16_part(b: Emitter, ptr: Any, n: Any) -> Any:
     """The first `n` of 16 bytes, then zeros; no byte past them is touched."""
-    return _load_part(b, ptr, n, i8x16)
+    return load_part(b, ptr, n, i8x16)
 
 
 @intrinsic(i16x32, i64, i64)
 def load_i16x32_part(b: Emitter, ptr: Any, n: Any) -> Any:
     """The first `n` of 32 i16, then zeros; no byte past them is touched."""
-    return _load_part(b, ptr, n, i16x32)
+    return load_part(b, ptr, n, i16x32)
 
 
 @intrinsic(f32x16, i64, i64)
 def load_f16x16_part(b: Emitter, ptr: Any, n: Any) -> Any:
     """The first `n` of 16 f16 as f32, then zeros; no byte past them is touched."""
-    return from_f16_bits(b, _load_part(b, ptr, n, i16x16))
+    return from_f16_bits(b, load_part(b, ptr, n, i16x16))
 
 
 @intrinsic(f32x16, i64, i64)
 def load_bf16x16_part(b: Emitter, ptr: Any, n: Any) -> Any:
     """The first `n` of 16 bf16 as f32, then zeros; no byte past them is touched."""
-    return from_bf16_bits(b, _load_part(b, ptr, n, i16x16))
+    return from_bf16_bits(b, load_part(b, ptr, n, i16x16))
 
 
 @intrinsic(void, i64, f32x16, i64)

@@ -85,6 +85,12 @@ def load_rows(b: Emitter, sums: Any, ptr: Any) -> Any:
     return tile_of(b, [b.load_from(after(b, ptr, 8 * t), i64) for t in range(n)])
 
 
+@typed(expect([i64], i64, result=[i64]))
+def advance_rows(b: Emitter, rows: Any, n_bytes: Any) -> Any:
+    """The addresses `n_bytes` further on in each row."""
+    return tile_of(b, [b.add(row, n_bytes) for row in parts(b, rows)])
+
+
 @typed(expect([f32x16], f32x16, [i64], i64, result=[f32x16]))
 def add_lanes(b: Emitter, sums: Any, v: Any, rows: Any, at: Any) -> Any:
     """sums[t] + v * x[t], x[t] the 16 f32 at `at` in row t, lane by lane."""
