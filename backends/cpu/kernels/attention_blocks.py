@@ -205,9 +205,9 @@ def blocks_stage(shape: TileShape) -> Inline:
                 v_ahead = Ahead(v, p.v.nb1, p.v.nb2, 1, cells + 4 * n, n_next, 0)
                 attend_group(p, scratch, state, n_rows, first, k_ahead, v_ahead)
             if chunk > 0:
-                for row in range(n_rows):
+                for row in range(0, n_rows, task.n_heads):
                     if n_seen(scratch, row, CHUNK * chunk) > 0:
-                        merge(total, added, row, 1, dv_bytes)
+                        merge(total, added, row, task.n_heads, dv_bytes)
         for i in range(run.n):
             rows = rows_of(p, total, i * task.n_heads)
             store_results(p, rows, 0, query_of(task, run.query + i))

@@ -13,16 +13,24 @@ import numpy as np
 from ggmlpy.backends.cpu.kernel import Int, Record, inline
 from ggmlpy.backends.cpu.kernels.attention_memory import State, padded_bytes
 from ggmlpy.backends.cpu.kernels.attention_tasks import Task
-from ggmlpy.backends.cpu.simd.arith import fma, maximum, quotient, splat_f32x16
+from ggmlpy.backends.cpu.simd.arith import (
+    equal,
+    fma,
+    maximum,
+    quotient,
+    select,
+    splat_f32x16,
+)
 from ggmlpy.backends.cpu.simd.math import exp
 from ggmlpy.backends.cpu.simd.memory import (
     load_f32,
     load_f32x16,
+    load_f32x16_part,
     store_f32,
     store_f32x16,
     store_f32x16_part,
 )
-from ggmlpy.backends.cpu.simd.reduce import max_lanes, sum_lanes
+from ggmlpy.backends.cpu.simd.reduce import lane, max_lanes, sum_lanes
 
 _NEVER = float("-inf")
 
@@ -72,22 +80,30 @@ def update(weights: Int, state: State, head: Int, dv_bytes: Int, n_cells: Int) -
 
 
 @inline
+def add_scaled_to(x: Int, y: Int, n_bytes: Int, scale: Any, other_scale: Any) -> None:
+    """x = x * scale + y * other_scale, whole vectors."""
+    for i in range(0, n_bytes, 64):
+        total = fma(load_f32x16(y + i), other_scale, load_f32x16(x + i) * scale)
+        store_f32x16(x + i, total)
+
+
+@inline
 def merge(state: State, other: State, first: Int, n: Int, dv_bytes: Int) -> None:
     """Adds the sums of `other` to heads first .. first + n - 1 of `state`, both scaled to the
     larger of their maxima."""
-    for h in range(first, first + n):
-        before, added = load_f32(state.maxima + 4 * h), load_f32(other.maxima + 4 * h)
+    for block in range(first, first + n, 16):
+        n_here = min(16, first + n - block)
+        before = load_f32x16_part(state.maxima + 4 * block, n_here)
+        added = load_f32x16_part(other.maxima + 4 * block, n_here)
         largest = maximum(before, added)
-        store_f32(state.maxima + 4 * h, largest)
-        if largest == _NEVER:
-            largest = np.float32(0)  # else -inf - -inf is NaN
-        scale, other_scale = exp(before - largest), exp(added - largest)
-        i = 64 * h
-        total = fma(load_f32x16(other.sums + i), other_scale, load_f32x16(state.sums + i) * scale)
-        store_f32x16(state.sums + i, total)
-        for i in range(h * dv_bytes, (h + 1) * dv_bytes, 64):
-            total = fma(load_f32x16(other.acc + i), other_scale, load_f32x16(state.acc + i) * scale)
-            store_f32x16(state.acc + i, total)
+        store_f32x16_part(state.maxima + 4 * block, largest, n_here)
+        largest = select(equal(largest, _NEVER), 0.0, largest)  # else -inf - -inf is NaN
+        scales, other_scales = exp(before - largest), exp(added - largest)
+        for i in range(n_here):
+            h, scale, other_scale = block + i, lane(scales, i), lane(other_scales, i)
+            add_scaled_to(state.sums + 64 * h, other.sums + 64 * h, 64, scale, other_scale)
+            at = h * dv_bytes
+            add_scaled_to(state.acc + at, other.acc + at, dv_bytes, scale, other_scale)
 
 
 @inline

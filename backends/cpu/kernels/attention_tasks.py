@@ -260,7 +260,8 @@ def parts_of(p: Record, cut: Cut, work: Work, i: Int) -> Int:
 @inline
 def task_at(p: Record, cut: Cut, i: Int) -> Task:
     """Task i, counted without parts. Where a task takes one head of K and queries are many, its
-    queries follow each other; else the blocks of a query do."""
+    queries follow each other, every other time from the last one on, because later ones often take
+    longer; else the blocks of a query do."""
     n_steps = cut.n_steps
     if cut.n_queries == 1 and n_steps < _MANY_QUERIES:
         rest = quotient(i, cut.n_blocks)
@@ -272,6 +273,7 @@ def task_at(p: Record, cut: Cut, i: Int) -> Task:
         step = i - rest * n_steps
         sequence = quotient(rest, cut.n_blocks)
         block = rest - sequence * cut.n_blocks
+        step = n_steps - 1 - step if block & 1 else step
     i_kv = quotient(block, cut.n_splits)
     first_head = (block - i_kv * cut.n_splits) * cut.n_heads
     n_heads = min(cut.n_heads, cut.n_shared - first_head)
