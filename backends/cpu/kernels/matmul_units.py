@@ -128,10 +128,12 @@ def work_bytes(format: Format, k: int, n_rows: int, has_tiles: bool) -> int:
 
 @inline
 def chunk_rows(n: Int, n_groups: Int, most: Int, step: Int, nth: Int) -> Int:
-    """Rows of x in a unit of work: at most `most`, but enough units for every thread."""
+    """Rows of x in a unit of work: at most `most`, up to a multiple of `step`, but enough units for
+    every thread. Chunks are about equal: weights are read for each, also for one of a few rows."""
     balanced = quotient(n * n_groups, 4 * nth)
-    fitting = min(most, balanced)
-    return max(step, fitting - fitting % step)
+    fitting = max(1, min(most, balanced))
+    equal = quotient(n - 1, quotient(n + fitting - 1, fitting)) + 1
+    return quotient(equal + step - 1, step) * step
 
 
 @inline
