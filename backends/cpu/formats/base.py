@@ -27,6 +27,7 @@ from ggmlpy.backends.cpu.formats.block_tiles import TileProducts, tile_products
 from ggmlpy.backends.cpu.formats.blocks import Unpack, add_blocks
 from ggmlpy.backends.cpu.formats.columns import GROUP as GROUP
 from ggmlpy.backends.cpu.formats.columns import Repack, declare_pack
+from ggmlpy.backends.cpu.formats.pairs import PairProducts, pair_products
 from ggmlpy.backends.cpu.kernel import Entry, Inline, Int, inline
 from ggmlpy.backends.cpu.packing import WeightUser
 from ggmlpy.backends.cpu.pieces import PIECE
@@ -37,12 +38,6 @@ from ggmlpy.graph.tensor import Tensor
 # to three memory latencies.
 PREFETCH_BYTES = 4608
 _PIECE_BYTES = 1 << 19  # packed at a time: in a core's cache, and many to a call
-
-
-def ahead_bytes(part_bytes: int) -> int:
-    """Whole lines of a part that two groups prefetch at a time: half of it, since all that the next
-    unit needs would take longer to arrive than this one takes to multiply 6 rows of x."""
-    return -(-part_bytes // 128) * 64
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -98,19 +93,14 @@ class StoredFormat(Format):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class PackedFormat(Format):
-    """Rows that are packed first, 16 side by side.
-
-    accumulate_two(sums, w, group_bytes, k, rows, ahead) -> sums does for two groups what accumulate
-    does for one: `sums` has those of the first one with each row of x, then those of the second.
-    It prefetches ahead_bytes(part_bytes) of what is `ahead` bytes behind each part.
-    """
+    """Rows that are packed first, 16 side by side. `pairs` multiplies two groups at a time, to the
+    same bits, where there are the registers of AVX512."""
 
     tiles: TileProducts
-    accumulate_two: Inline | None  # if their blocks leave registers for the sums
+    pairs: PairProducts | None  # none where blocks have two scales
     block: int  # elements
     stored: np.dtype[Any]  # a block of one row
     packed: np.dtype[Any]  # the same block of 16 rows
-    part_bytes: int  # of it, for a part
     entry: Entry  # packs (columns.py)
 
     def group_bytes(self, k: int) -> int:
@@ -170,7 +160,7 @@ def quantized_format(
     n_elements = block // n_parts
     n_blocks = n_elements // BLOCK  # of 32 in a part
     share = packed_bytes // n_parts  # of the packed bytes, for a part
-    add = add_blocks(unpack, n_blocks, share, PREFETCH_BYTES, ahead_bytes(share))
+    add = add_blocks(unpack, n_blocks, share, PREFETCH_BYTES, 0)
 
     @inline
     def part_of(w: Int, i: Int) -> Any:
@@ -186,21 +176,13 @@ def quantized_format(
             sums = add(sums, at, part, 0, rows, i * n_blocks * BLOCK_BYTES, 0)
         return sums
 
-    @inline
-    def accumulate_two(sums: Any, w: Int, group_bytes: Int, k: Int, rows: Any, ahead: Int) -> Any:
-        for i in range(quotient(k, n_elements)):
-            at, part = part_of(w, i)
-            sums = add(sums, at, part, group_bytes, rows, i * n_blocks * BLOCK_BYTES, ahead)
-        return sums
-
     tiles = tile_products(unpack, part_of, n_blocks, share)
     pack = declare_pack(type_name, stored, packed, repack)
     return PackedFormat(
         type_name=type_name,
         accumulate=accumulate,
         width=8,
-        accumulate_two=accumulate_two if n_scales == 1 else None,
-        part_bytes=share,
+        pairs=pair_products(unpack, part_of, n_blocks, share) if n_scales == 1 else None,
         quantizes_x=True,
         tiles=tiles,
         block=block,

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llvmlite import ir
+
 from ggmlpy.backends.cpu.formats.activations import (
     BLOCK_BYTES,
     HALF,
@@ -65,6 +67,14 @@ class Block:
 
 # emitter, address of a packed block, address of one of its parts -> the part's blocks in order
 Unpack = Callable[[Emitter, Any, Any], Iterable[Block]]
+
+
+def form_of(unpack: Unpack, b: Emitter) -> Block:
+    """A block of which only the form counts: what all blocks of a format have. Its code goes into a
+    function that is discarded."""
+    kind = ir.FunctionType(ir.VoidType(), [i64.ir, i64.ir])
+    function = ir.Function(ir.Module(), kind, "unpack")
+    return next(iter(unpack(Emitter(function.append_basic_block(), b.isa), *function.args)))
 
 
 def add_blocks(
@@ -136,16 +146,16 @@ def _add_block(
     return sums
 
 
-def _starts_from_m(b: Emitter, block: Block, i: int) -> bool:
-    """Whether products for scale `i` have M_BITS added, to become floats. The second scale's are
-    added to others' in one step instead."""
-    return i == 0 and "fma" in b.isa.has and not block.any_scale
+def _starts_from_m(b: Emitter, block: Block) -> bool:
+    """Whether products have M_BITS added, to become floats. With a second scale, whose products are
+    added to the first one's, converting both takes no longer."""
+    return len(block.scales) == 1 and "fma" in b.isa.has and not block.any_scale
 
 
 def _scaler(b: Emitter, block: Block, i: int) -> Callable[[Any, Any], Any]:
     """The function (before, products) -> before + products * scale `i`, at first from None."""
     scale = block.scales[i]
-    if not _starts_from_m(b, block, i):
+    if not _starts_from_m(b, block):
         return lambda before, products: _add_scaled(b, before, products, scale)
     minus_m_scale = b.fmul(scale, b.const(f32x16.ir, -M))
     return lambda before, products: fma(b, b.bitcast(products, f32x16.ir), scale, minus_m_scale)
@@ -164,7 +174,7 @@ def _dots(b: Emitter, blocks: Sequence[Block], xs: Sequence[Any], i: int) -> lis
     n_vectors = len(block.u) // n_scales
     minus_sum = MINUS_SUM if n_scales == 1 else MINUS_SUMS + 4 * i
     dot4 = dot4_u8s8 if block.zero >= 128 else dot4_u7s8
-    start = M_BITS if _starts_from_m(b, block, i) else 0
+    start = M_BITS if _starts_from_m(b, block) else 0
     starts = [_minus_zero(b, after(b, x, minus_sum), block.zero, start) for x in xs]
     products = starts * len(blocks)
 

@@ -47,7 +47,7 @@ from typing import Any
 from llvmlite import ir
 
 from ggmlpy.backends.cpu.formats.activations import BLOCK
-from ggmlpy.backends.cpu.formats.blocks import M_BITS, M, Unpack, add_times_d
+from ggmlpy.backends.cpu.formats.blocks import M_BITS, M, Unpack, add_times_d, form_of
 from ggmlpy.backends.cpu.formats.planes import N_VECTORS
 from ggmlpy.backends.cpu.formats.x_panels import (
     BLOCKS_AT_ONCE,
@@ -112,10 +112,7 @@ class Form:
 
     @staticmethod
     def of(unpack: Unpack, b: Emitter) -> Form:
-        """Found by unpacking a part into a function that is discarded: all blocks have one form."""
-        kind = ir.FunctionType(void.ir, [i64.ir, i64.ir])
-        function = ir.Function(ir.Module(), kind, "unpack")
-        block = next(iter(unpack(Emitter(function.append_basic_block(), b.isa), *function.args)))
+        block = form_of(unpack, b)
         return Form(len(block.scales), len(block.minima))
 
     @property

@@ -29,6 +29,7 @@ from ggmlpy.backends.cpu.builder import PlanBuilder
 from ggmlpy.backends.cpu.formats.base import GROUP, Format, PackedFormat
 from ggmlpy.backends.cpu.formats.block_tiles import GROUPS, PANELS
 from ggmlpy.backends.cpu.formats.many_rows import MOST_ROWS
+from ggmlpy.backends.cpu.formats.pairs import PAIR_ROWS
 from ggmlpy.backends.cpu.kernel import Choice, Inline, Int, Kernel, Record, inline, kernel
 from ggmlpy.backends.cpu.kernels import matmul, matmul_lists
 from ggmlpy.backends.cpu.kernels.glu import GATED
@@ -39,7 +40,6 @@ from ggmlpy.backends.cpu.kernels.matmul_lists import (
     make_lists,
 )
 from ggmlpy.backends.cpu.kernels.matmul_units import (
-    PAIR_ROWS,
     Groups,
     Sums,
     chunk_rows,
@@ -102,8 +102,8 @@ def _rows_at_once(format: Format) -> Inline:
     if not isinstance(format, PackedFormat):
         many = _rows_of_floats
         return many if format.tiles is None else Choice(TILES_BY, _rows_by_tiles, many)
-    in_registers = _rows
-    if format.accumulate_two is not None:
+    in_registers: Inline = _rows
+    if format.pairs is not None:
         in_registers = Choice(frozenset({"avx512"}), _rows_by_pairs, _rows)
     return Choice(TILES_BY, _rows_by_tiles, in_registers)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ggmlpy.backends.cpu.formats import bf16_tiles, block_tiles, many_rows, short_rows
-from ggmlpy.backends.cpu.formats.base import GROUP, Format, PackedFormat, ahead_bytes
+from ggmlpy.backends.cpu.formats.base import GROUP, Format, PackedFormat
 from ggmlpy.backends.cpu.formats.bf16_tiles import WholeUnits
 from ggmlpy.backends.cpu.formats.block_tiles import (
     GROUPS,
@@ -24,6 +24,7 @@ from ggmlpy.backends.cpu.formats.block_tiles import (
     n_panels,
     release_tiles,
 )
+from ggmlpy.backends.cpu.formats.pairs import PAIR_ROWS, PairProducts
 from ggmlpy.backends.cpu.formats.x_panels import panel_bytes
 from ggmlpy.backends.cpu.kernel import Choice, Inline, Int, inline
 from ggmlpy.backends.cpu.simd.amx import ROWS, TILES_BY
@@ -37,7 +38,12 @@ from ggmlpy.backends.cpu.simd.memory import (
     store_fence,
     store_line_past_caches,
 )
-from ggmlpy.backends.cpu.simd.product import add_to_each, half_of, load_rows, store_sums
+from ggmlpy.backends.cpu.simd.product import (
+    add_to_each,
+    half_of,
+    load_rows,
+    store_sums,
+)
 from ggmlpy.backends.cpu.simd.tile import tile_f32x16
 
 # Rows of x that one pass over the weights serves: half a 1 MB L2 cache, and a little more, so that
@@ -59,8 +65,6 @@ _SHORT_BYTES, _FEW_ROWS = 64, 32
 # 2026-11-27).
 _PAST_CACHES_ROWS = 128
 _SUM_BYTES = 4 * GROUP
-# Of x, with two groups: 24 registers hold their sums and products, 8 what these are built from.
-PAIR_ROWS = 6
 _AVX512 = frozenset({"avx512"})
 _n_panels, _most_panels, _panel_bytes = map(inline, (n_panels, most_panels, panel_bytes))
 
@@ -286,22 +290,24 @@ def _by_group(multiply: Inline) -> Inline:
     return multiply_rest
 
 
-def _by_pairs(accumulate_two: Inline, ahead_bytes: int, rest: Inline) -> Inline:
-    """`multiply` of a Unit of two groups, which share what is loaded of PAIR_ROWS rows of x. `rest`
-    multiplies one group with the rows that are left, and with few rows in any case: weights then
-    come from memory, and two streams of them were slower than one (1 row: 28 to 36 GB/s on a core).
+def _by_pairs(pairs: PairProducts, rest: Inline) -> Inline:
+    """`multiply` of a Unit of two groups (pairs.py). `rest` multiplies one group with the rows that
+    are left, and with few rows in any case: weights then come from memory, and two streams of them
+    were slower than one (a row of x: 28 instead of 36 GB/s on a core of an EPYC, Zen 5,
+    2026-11-27).
 
-    The first two tiles prefetch the weights of the next unit (base.ahead_bytes).
+    The first two tiles prefetch the weights of the next unit.
     """
+    accumulate, ahead_bytes = pairs.accumulate, pairs.ahead_bytes
     by_group, n_sums = _by_group(rest), 2 * PAIR_ROWS
 
     @inline
-    def store(found: Any, xs: Int, groups: Groups, sums: Sums, i: int) -> None:
+    def store(found: Any, ys: Int, groups: Groups, sums: Sums, i: int) -> None:
         """Sums of group i."""
         n_lanes, bias = groups.n_rows - GROUP * i, sums.bias
         if bias != 0:
             found = add_to_each(found, load_f32x16_part(bias + _SUM_BYTES * i, n_lanes))
-        store_sums(found, load_rows(found, xs), sums.at + sums.step * i, n_lanes)
+        store_sums(found, load_rows(found, ys), sums.at + sums.step * i, n_lanes)
 
     @inline
     def multiply(groups: Groups, k: Int, xs: Int, n: Int, sums: Sums, work: Int) -> None:
@@ -312,7 +318,7 @@ def _by_pairs(accumulate_two: Inline, ahead_bytes: int, rest: Inline) -> Inline:
             while done + PAIR_ROWS <= n:
                 rows = load_rows(tile_f32x16(PAIR_ROWS), xs + 8 * done)
                 found = tile_f32x16(n_sums)
-                found = accumulate_two(found, groups.w, groups.step, k, rows, ahead)
+                found = accumulate(found, groups.w, groups.step, k, rows, ahead)
                 ys = sums.ys + 8 * done
                 store(half_of(found, 0), ys, groups, sums, 0)
                 store(half_of(found, 1), ys, groups, sums, 1)
@@ -427,13 +433,13 @@ def unit_of(format: Format) -> Unit:
         )
     assert isinstance(format, PackedFormat)
     begin, take, multiply = _by_tiles(format.tiles, plain)
-    one_group = _of_one_group(plain)
-    two_groups, row_step, most_groups = one_group, _rows_in_registers, _one_group
-    if format.accumulate_two is not None:
-        n_bytes = ahead_bytes(format.part_bytes)
-        two_groups = Choice(_AVX512, _by_pairs(format.accumulate_two, n_bytes, plain), one_group)
-        row_step = Choice(_AVX512, _rows_of_pairs, _rows_in_registers)
-        most_groups = Choice(_AVX512, _two_groups, _one_group)
+    two_groups: Inline = _of_one_group(plain)
+    row_step: Inline = _rows_in_registers
+    most_groups: Inline = _one_group
+    if format.pairs is not None:
+        two_groups = Choice(_AVX512, _by_pairs(format.pairs, plain), two_groups)
+        row_step = Choice(_AVX512, _rows_of_pairs, row_step)
+        most_groups = Choice(_AVX512, _two_groups, most_groups)
     return _unit(
         Choice(TILES_BY, multiply, two_groups),
         begin=Choice(TILES_BY, begin, _nothing_to_begin),
