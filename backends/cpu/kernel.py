@@ -228,6 +228,17 @@ def inline(function: Callable[..., Any]) -> Inline:
     return Inline(function)
 
 
+def constant(n: int) -> Inline:
+    """The function of no arguments that returns n, where which number it is depends on the
+    instruction set (Choice)."""
+
+    @inline
+    def number() -> int:
+        return n
+
+    return number
+
+
 UNREADABLE = -(1 << 62)  # what is reported where bytes of a file could not be read
 
 

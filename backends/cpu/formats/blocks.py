@@ -134,6 +134,7 @@ def _add_block(
     sums = list(totals)
     scaled: list[Any] = [None] * len(sums)
     n_rows, n_scales = len(xs), len(blocks[0].scales)
+    assert n_scales == 1 or len(blocks) == 1, "two groups leave no registers for a second scale"
     for i in range(n_scales):
         products = _dots(b, blocks, xs, i)
         adds = [_scaler(b, block, i) for block in blocks]

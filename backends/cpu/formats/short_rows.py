@@ -90,7 +90,8 @@ def _transpose(n_bytes: int, load_part: Intrinsic) -> Callable[..., Any]:
 
 
 def short_rows(n_bytes: int, load_part: Intrinsic) -> Inline:
-    """`multiply` of a Unit (matmul_units.py) for rows of at most MOST weights of `n_bytes`."""
+    """The function that multiplies one group (matmul_units.py), of rows of at most MOST weights of
+    `n_bytes`."""
     transpose = _transpose(n_bytes, load_part)
 
     @inline

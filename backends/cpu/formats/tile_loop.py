@@ -8,9 +8,9 @@ Codes have their `zero` subtracted: signed bytes, and products need nothing adde
 two scales it is multiplied twice, with zeros in place of the half that the other scale is for,
 since a product takes as long with 16 elements as with 32.
 
-A sum has the same bits with and without tiles. The steps are those of blocks.py, but integers
-become floats without a conversion. M = 1.5 * 2^23 has the bits 0x4B400000, so these plus a product
-p are the bits of M + p, exactly, as |p| <= 32 * 128 * 128 < 2^22. Then
+A sum has the same bits with and without tiles. The steps are those of blocks.py, but that products
+for a second scale become floats without a conversion too. M = 1.5 * 2^23 has the bits 0x4B400000,
+so these plus a product p are the bits of M + p, exactly, as |p| <= 32 * 128 * 128 < 2^22. Then
 
     p * scale             =  fma(M + p, scale, -M * scale)        rounded once, as the product is
     before + p * scale    =  fma((M + p) - M, scale, before)      (M + p) - M is exact
@@ -72,7 +72,7 @@ from ggmlpy.backends.cpu.simd.core import (
 )
 from ggmlpy.backends.cpu.simd.product import after, expect, keep_order, parts, tile_of
 
-SCALE_LIMIT_BITS = (104 + 127) << 23  # of 2^104; M times as much is not finite
+SCALE_LIMIT_BITS = (104 + 127) << 23  # of 2^104; below it M times a scale is finite
 
 # An unpacked block: vectors of u, the first scale, -M times it, a second scale, up to 2 minima.
 SCALES = 12 * 64  # with two scales, u has 4 vectors of zeros between its halves

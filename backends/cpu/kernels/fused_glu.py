@@ -5,13 +5,19 @@
 One kernel serves all ops of gated units, told apart by a field of its record: their own code is
 small beside that of the products.
 
-A unit of work is a group of 16 rows of each weight times a chunk of rows of x, by the code of
-matmul.py; each number is rounded as by three separate kernels. Only a few tiles of each product
-exist at a time in the thread's scratch memory: 16 by up to 8 numbers, 48 of floats, with AVX512 2
-such by 48, with AMX 4 by as many as a unit has. Where one tile has all rows of x, weights may come
-from memory, and a thread reads them in long streams: many groups of the gate's, then as many of the
-other's. Alternating between single groups took 8 % longer (q4_0 and f16 [2048, 8192], one row of x,
-one core of a Sapphire Rapids Xeon).
+Its work is that of matmul.py: groups of 16 rows of each weight times chunks of rows of x; each
+number is rounded as by three separate kernels. Only a few tiles of each product exist at a time, in
+the thread's scratch memory:
+
+    weights                        with      groups   rows of x
+    codes                          AMX       4        256
+    codes, a scale for a block     AVX512    2        48
+    codes                          any       1        8
+    floats                         any       1        48, with bf16 and AMX 256
+
+Where a tile has all rows of x, weights may come from memory, and a thread reads them in long
+streams: many groups of the gate's, then as many of the other's. Alternating between single groups
+took 8 % longer (q4_0 and f16 [2048, 8192], one row of x, one core of a Sapphire Rapids Xeon).
 
     a thread's scratch   lists (matmul_lists.py) | tiles of gate x | tiles of up x | addresses |
                          memory of a unit (matmul_units.py)
@@ -30,7 +36,16 @@ from ggmlpy.backends.cpu.formats.base import GROUP, Format, PackedFormat
 from ggmlpy.backends.cpu.formats.block_tiles import GROUPS, PANELS
 from ggmlpy.backends.cpu.formats.many_rows import MOST_ROWS
 from ggmlpy.backends.cpu.formats.pairs import PAIR_ROWS
-from ggmlpy.backends.cpu.kernel import Choice, Inline, Int, Kernel, Record, inline, kernel
+from ggmlpy.backends.cpu.kernel import (
+    Choice,
+    Inline,
+    Int,
+    Kernel,
+    Record,
+    constant,
+    inline,
+    kernel,
+)
 from ggmlpy.backends.cpu.kernels import matmul, matmul_lists
 from ggmlpy.backends.cpu.kernels.glu import GATED
 from ggmlpy.backends.cpu.kernels.matmul import FORMATS, lists_stride
@@ -78,34 +93,16 @@ _ADDRESSES = _UP + GROUPS * ROWS_BY_TILES * _SUM_BYTES  # of the first tile's ro
 _TILES_BYTES = _ADDRESSES + 8 * ROWS_BY_TILES
 
 
-@inline
-def _rows() -> Int:
-    return ROWS
-
-
-@inline
-def _rows_by_pairs() -> Int:
-    return ROWS_BY_PAIRS
-
-
-@inline
-def _rows_of_floats() -> Int:
-    return MOST_ROWS
-
-
-@inline
-def _rows_by_tiles() -> Int:
-    return ROWS_BY_TILES
-
-
 def _rows_at_once(format: Format) -> Inline:
-    if not isinstance(format, PackedFormat):
-        many = _rows_of_floats
-        return many if format.tiles is None else Choice(TILES_BY, _rows_by_tiles, many)
-    in_registers: Inline = _rows
-    if format.pairs is not None:
-        in_registers = Choice(frozenset({"avx512"}), _rows_by_pairs, _rows)
-    return Choice(TILES_BY, _rows_by_tiles, in_registers)
+    in_registers = constant(MOST_ROWS)
+    if isinstance(format, PackedFormat):
+        in_registers = constant(ROWS)
+        if format.pairs is not None:
+            by_pairs = constant(ROWS_BY_PAIRS)
+            in_registers = Choice(frozenset({"avx512"}), by_pairs, in_registers)
+    if format.tiles is None:
+        return in_registers
+    return Choice(TILES_BY, constant(ROWS_BY_TILES), in_registers)
 
 
 def _stride(format: Format, gate: Tensor, has_tiles: bool = True) -> int:

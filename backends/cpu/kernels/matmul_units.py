@@ -1,10 +1,16 @@
-"""A unit of work of matrix products: some groups of 16 weight rows times a chunk of rows of x.
+"""The work of matrix products: groups of 16 weight rows times chunks of rows of x.
 
-With AMX rows of x are multiplied 16 at a time by tiles, with 4 groups together, and with AVX512 6
-at a time in registers, with 2 groups. The remaining ones, and all rows elsewhere, are multiplied 8,
-4, 2 or 1 at a time in registers, group by group. With weights of floats it is 6 (many_rows.py), or
-4, 2 or 1 where there are fewer; with bf16 and AMX all rows go through tiles (bf16_tiles.py). The
-width changes how often weights and x are read, never the order in which a sum is built.
+A unit is one group times one chunk; units that follow each other may be done together. How many
+groups share a pass over x, and how many rows of x one over the weights:
+
+    weights                        with      groups   rows of x
+    codes                          AMX       4        panels of 16, the last one of 5 or more
+    codes, a scale for a block     AVX512    2        6 from 12 rows on           (pairs.py)
+    codes                          any       1        8, 4, 2 or 1: what is left, and the rest
+    floats                         any       1        6; 4, 2 or 1 of fewer        (many_rows.py)
+    bf16                           AMX       1        panels of 16, also of fewer  (bf16_tiles.py)
+
+That changes how often weights and x are read, never the order in which a sum is built.
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ from ggmlpy.backends.cpu.formats.block_tiles import (
 )
 from ggmlpy.backends.cpu.formats.pairs import PAIR_ROWS, PairProducts
 from ggmlpy.backends.cpu.formats.x_panels import panel_bytes
-from ggmlpy.backends.cpu.kernel import Choice, Inline, Int, inline
+from ggmlpy.backends.cpu.kernel import Choice, Inline, Int, constant, inline
 from ggmlpy.backends.cpu.simd.amx import ROWS, TILES_BY
 from ggmlpy.backends.cpu.simd.arith import quotient
 from ggmlpy.backends.cpu.simd.memory import (
@@ -47,7 +53,7 @@ from ggmlpy.backends.cpu.simd.product import (
 from ggmlpy.backends.cpu.simd.tile import tile_f32x16
 
 # Rows of x that one pass over the weights serves: half a 1 MB L2 cache, and a little more, so that
-# the odd cache line of each row does not cost a chunk one of its 128, 64 or 32 rows.
+# the odd cache line of each row does not make five chunks of 512 rows of 2048 elements, but four.
 _CHUNK_BYTES = 33 << 14
 # The same with weights of floats: 48 rows of 2048 elements, 12 of 8192. With 2 threads 512 rows of
 # f16 [8192, 2048] are 188 G multiply-adds/s, with 24 rows at a time 171, with 48 166. Where all of
@@ -63,7 +69,7 @@ _SHORT_BYTES, _FEW_ROWS = 64, 32
 # 4 lines of 256 rows at a time between loads and fma, took 1.2 ms more than these alone, 0.4 past
 # the caches, and as long to read after; with 64 rows of 2048 both were the same (EPYC, Zen 5,
 # 2026-11-27).
-_PAST_CACHES_ROWS = 128
+PAST_CACHES_ROWS = 128
 _SUM_BYTES = 4 * GROUP
 _AVX512 = frozenset({"avx512"})
 _n_panels, _most_panels, _panel_bytes = map(inline, (n_panels, most_panels, panel_bytes))
@@ -105,7 +111,8 @@ class Unit:
     multiply(groups, k, xs, n, sums, work)
                       the groups times the n rows listed at xs: of each group 16 sums, or as many as
                       it has rows, with each row of x
-    end(n)            after the last unit
+    end(n)            after the last unit, with n as in begin: what was stored past the caches comes
+                      before whatever follows
 
     `work` is the address of the thread's memory of work_bytes(), at a multiple of 64.
     """
@@ -165,62 +172,29 @@ def _nothing_to_take(xs: Int, n: Int, k: Int, work: Int) -> None:
 
 
 @inline
-def _one_group() -> Int:
-    return 1
-
-
-@inline
-def _some_groups() -> Int:
-    return GROUPS
-
-
-@inline
-def _nothing_to_end(n: Int) -> None:
-    pass
-
-
-@inline
 def _end(n: Int) -> None:
-    if n >= LEAST_ROWS:
+    if n >= PAST_CACHES_ROWS:
         store_fence()
+
+
+@inline
+def _end_of_tiles(n: Int) -> None:
+    store_fence()
+    if n >= LEAST_ROWS:
         release_tiles()
 
 
 @inline
-def _end_all(n: Int) -> None:
+def _end_of_all_in_tiles(n: Int) -> None:
     store_fence()
     release_tiles()
 
 
-@inline
-def _two_groups() -> Int:
-    return 2
-
-
-@inline
-def _rows_in_registers() -> Int:
-    return 8
-
-
-@inline
-def _rows_of_pairs() -> Int:
-    return PAIR_ROWS
-
-
-@inline
-def _rows_of_floats() -> Int:
-    return many_rows.WIDTH
-
-
-@inline
-def _rows_of_tiles() -> Int:
-    return ROWS
-
-
-@inline
-def _rows_of_bf16_tiles() -> Int:
-    """Two panels at least, even if they do not fit: weights are transposed for each chunk."""
-    return 2 * ROWS
+_ONE_GROUP = constant(1)
+_ROWS_OF_CODES = constant(8)  # in registers, of one group
+_ROWS_OF_FLOATS = constant(many_rows.WIDTH)
+# Two panels at least, even if they do not fit: weights are transposed for each chunk.
+_ROWS_OF_BF16 = constant(2 * ROWS)
 
 
 def _by_registers(accumulate: Inline, width: int) -> Inline:
@@ -296,7 +270,8 @@ def _by_pairs(pairs: PairProducts, rest: Inline) -> Inline:
     were slower than one (a row of x: 28 instead of 36 GB/s on a core of an EPYC, Zen 5,
     2026-11-27).
 
-    The first two tiles prefetch the weights of the next unit.
+    The first two tiles prefetch the weights of the next unit. The others do so with what they read
+    anyway: that costs less than code without.
     """
     accumulate, ahead_bytes = pairs.accumulate, pairs.ahead_bytes
     by_group, n_sums = _by_group(rest), 2 * PAIR_ROWS
@@ -339,7 +314,7 @@ def store_sums_of(n: Int, y: Int, sums: Any, n_lanes: Int) -> None:
     """The first `n_lanes` sums of a row, one of `n`, to its place at y in a result."""
     if n_lanes < GROUP:
         store_f32x16_part(y, sums, n_lanes)
-    elif n >= _PAST_CACHES_ROWS and y & (_SUM_BYTES - 1) == 0:
+    elif n >= PAST_CACHES_ROWS and y & (_SUM_BYTES - 1) == 0:
         store_line_past_caches(y, sums)
     else:
         store_f32x16(y, sums)
@@ -406,10 +381,10 @@ def _unit(
     *,
     begin: Inline = _nothing_to_begin,
     most_rows: Inline = _most_rows,
-    row_step: Inline = _rows_in_registers,
-    most_groups: Inline = _one_group,
+    row_step: Inline = _ROWS_OF_CODES,
+    most_groups: Inline = _ONE_GROUP,
     take: Inline = _nothing_to_take,
-    end: Inline = _nothing_to_end,
+    end: Inline = _end,
 ) -> Unit:
     """A Unit that needs nothing but what is given."""
     return Unit(begin, most_rows, row_step, most_groups, take, multiply, end)
@@ -423,29 +398,29 @@ def unit_of(format: Format) -> Unit:
     if format.short is not None:  # whose 16 sums need the registers of AVX512
         plain = Choice(_AVX512, _short_or_not(format.short, plain), plain)
     if format.tiles is None:
-        return _unit(_of_one_group(plain), most_rows=_most_rows_of_floats, row_step=_rows_of_floats)
+        return _unit(_of_one_group(plain), most_rows=_most_rows_of_floats, row_step=_ROWS_OF_FLOATS)
     if isinstance(format.tiles, WholeUnits):
         return _unit(
             _of_one_group(Choice(TILES_BY, format.tiles.multiply, plain)),
             most_rows=Choice(TILES_BY, _most_rows, _most_rows_of_floats),
-            row_step=Choice(TILES_BY, _rows_of_bf16_tiles, _rows_of_floats),
-            end=Choice(TILES_BY, _end_all, _nothing_to_end),
+            row_step=Choice(TILES_BY, _ROWS_OF_BF16, _ROWS_OF_FLOATS),
+            end=Choice(TILES_BY, _end_of_all_in_tiles, _end),
         )
     assert isinstance(format, PackedFormat)
     begin, take, multiply = _by_tiles(format.tiles, plain)
     two_groups: Inline = _of_one_group(plain)
-    row_step: Inline = _rows_in_registers
-    most_groups: Inline = _one_group
+    row_step: Inline = _ROWS_OF_CODES
+    most_groups: Inline = _ONE_GROUP
     if format.pairs is not None:
         two_groups = Choice(_AVX512, _by_pairs(format.pairs, plain), two_groups)
-        row_step = Choice(_AVX512, _rows_of_pairs, row_step)
-        most_groups = Choice(_AVX512, _two_groups, most_groups)
+        row_step = Choice(_AVX512, constant(PAIR_ROWS), row_step)
+        most_groups = Choice(_AVX512, constant(2), most_groups)
     return _unit(
         Choice(TILES_BY, multiply, two_groups),
         begin=Choice(TILES_BY, begin, _nothing_to_begin),
         most_rows=Choice(TILES_BY, _most_rows_of_panels, _most_rows),
-        row_step=Choice(TILES_BY, _rows_of_tiles, row_step),
-        most_groups=Choice(TILES_BY, _some_groups, most_groups),
+        row_step=Choice(TILES_BY, constant(ROWS), row_step),
+        most_groups=Choice(TILES_BY, constant(GROUPS), most_groups),
         take=Choice(TILES_BY, take, _nothing_to_take),
-        end=Choice(TILES_BY, _end, _nothing_to_end),
+        end=Choice(TILES_BY, _end_of_tiles, _end),
     )
