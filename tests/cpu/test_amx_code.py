@@ -105,16 +105,15 @@ def test_the_configuration_is_what_the_manual_says() -> None:
 
 def test_parts_of_working_memory_of_bf16_follow_each_other() -> None:
     """Each at a multiple of 64, and as long as it must be."""
-    memory = bf16_tiles.MEMORY
     ends = [
         (0, CONFIG_BYTES),
-        (memory.panels, 16 * memory.n_panels),
-        (memory.weights, memory.stretch * memory.weight_bytes),
-        (memory.sums, memory.n_panels * memory.sums_bytes),
-        (memory.gathered, ROWS * memory.gathered_stride),
-        (memory.file, FILE_BYTES),
+        (bf16_tiles.LISTED, bf16_tiles.PANELS * bf16_tiles.PANEL_BYTES),
+        (bf16_tiles.WEIGHTS, bf16_tiles.STRETCH * TILE_BYTES),
+        (bf16_tiles.SUMS, bf16_tiles.PANELS * bf16_tiles.SUMS_BYTES),
+        (bf16_tiles.GATHERED, ROWS * bf16_tiles.GATHERED_STRIDE),
+        (bf16_tiles.FILE, FILE_BYTES),
     ]
-    check_parts(ends, memory.n_bytes)
+    check_parts(ends, bf16_tiles.WORK_BYTES)
 
 
 def test_parts_of_working_memory_follow_each_other() -> None:

@@ -14,8 +14,11 @@ has (amx.py), block after block, so its bits depend on k alone. They are not tho
 instruction sets (floats.py). An infinite weight gives NaN, since it is multiplied with parts that
 are zero.
 
-Weights are transposed once for up to PANELS panels (tile_panels.py). Where rows of x are left over
-the last panel overlaps the one before, and computes the same again.
+A group of 16 weight rows is multiplied with up to PANELS panels of 16 rows of x, by stretches of
+blocks: the weights of a stretch are transposed, in memory that stays in the L1 cache, then every
+panel is multiplied with them. Where rows of x are left over the last panel overlaps the one before,
+and computes the same again. Tiles load rows that are evenly spaced; where the rows of a panel are
+not, as with experts, a stretch of them is gathered first.
 
 Counted, not measured, for 16 by 16 rows and a block of 32: tiles take 3 x 16 cycles, x comes from
 the second level of the cache in 48 lines, transposing the weights is 64 shuffles. fma on f32 take
@@ -26,40 +29,63 @@ reads.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 
 from ggmlpy.backends.cpu.formats.bf16_parts import BLOCK, BLOCK_BYTES, N_PARTS, PART_BYTES
-from ggmlpy.backends.cpu.formats.tile_panels import Rows, Steps, WorkingMemory, panel_products
 from ggmlpy.backends.cpu.kernel import Inline, Int, inline
-from ggmlpy.backends.cpu.simd.amx import ROW_BYTES, ROWS, TILE_BYTES, Shape, Tiles
+from ggmlpy.backends.cpu.simd.amx import (
+    CONFIG_BYTES,
+    FILE_BYTES,
+    ROW_BYTES,
+    ROWS,
+    TILE_BYTES,
+    Shape,
+    Tiles,
+)
 from ggmlpy.backends.cpu.simd.arith import quotient
-from ggmlpy.backends.cpu.simd.core import Emitter, i32x16, i64, intrinsic, void
+from ggmlpy.backends.cpu.simd.core import (
+    Emitter,
+    Vec,
+    i8x64,
+    i32,
+    i32x16,
+    i64,
+    intrinsic,
+    suffix,
+    void,
+)
 from ggmlpy.backends.cpu.simd.memory import (
+    first_lanes,
     load_f32x16,
     load_f32x16_part,
+    load_i8x64,
     load_i16x32_part,
     load_i64,
     prefetch_l2,
     store_f32x16_part,
+    store_i8x64,
 )
 from ggmlpy.backends.cpu.simd.product import after, unknown
 from ggmlpy.backends.cpu.simd.transpose import row_addresses, transposed
 
 STRETCH = 16  # blocks whose transposed weights stay in the first level of the cache
 PANELS = 4
-MEMORY = WorkingMemory(
-    n_panels=PANELS,
-    stretch=STRETCH,
-    weight_bytes=TILE_BYTES,
-    sums_bytes=N_PARTS * TILE_BYTES,
-    gathered_stride=STRETCH * BLOCK_BYTES + 64,  # not a multiple of 4096, see bf16_parts.row_bytes
-)
-WORK_BYTES = MEMORY.n_bytes
-_FILE, _WEIGHTS = MEMORY.file, MEMORY.weights
-_SUMS, _PANEL_SUMS = MEMORY.sums, MEMORY.sums_bytes
+PANEL_BYTES = 16  # of an entry of the list of panels: address, stride
+SUMS_BYTES = N_PARTS * TILE_BYTES  # of a panel
+GATHERED_STRIDE = STRETCH * BLOCK_BYTES + 64  # not a multiple of 4096, see bf16_parts.row_bytes
 
+# A thread's working memory, at a multiple of 64: the tile configuration, then
+LISTED = CONFIG_BYTES  # the panels
+WEIGHTS = LISTED + PANELS * PANEL_BYTES  # a stretch of them, transposed
+SUMS = WEIGHTS + STRETCH * TILE_BYTES
+GATHERED = SUMS + PANELS * SUMS_BYTES  # a stretch of a panel's rows of x
+FILE = GATHERED + ROWS * GATHERED_STRIDE  # emulated tiles
+WORK_BYTES = FILE + FILE_BYTES
+
+_UNEVEN = 1  # in place of a stride: the rows of a panel do not lie evenly
+_ADDRESSES = Vec(i64, ROWS)
 _TILES = Tiles(*(3 * N_PARTS - 2) * [Shape(ROWS, ROW_BYTES)])
 _SUM_TILES = range(N_PARTS)
 _WEIGHT_TILE = N_PARTS
@@ -73,40 +99,75 @@ class WholeUnits:
     multiply: Inline
 
 
-@intrinsic(void, i64, i64)
-def _configure(b: Emitter, work: Any, n_rows: Any) -> None:
-    """Tiles for so many rows of x."""
-    file = after(b, work, _FILE)
-    _TILES.configure(b, file, work, n_rows, [*_SUM_TILES, *_X_TILES])
+class Rows(NamedTuple):
+    """The rows of a panel, from the first block of a stretch on."""
+
+    x: Int
+    stride: Int
 
 
-@intrinsic(void, i64)
-def _zero_sums(b: Emitter, work: Any) -> None:
-    for tile in _SUM_TILES:
-        _TILES.zero(b, after(b, work, _FILE), tile)
+# --- rows of x ----------------------------------------------------------------------------------
 
 
-@intrinsic(void, i64, i64)
-def _load_sums(b: Emitter, work: Any, address: Any) -> None:
-    stride = ir.Constant(i64.ir, ROW_BYTES)
-    for i, tile in enumerate(_SUM_TILES):
-        _TILES.load(b, after(b, work, _FILE), tile, after(b, address, TILE_BYTES * i), stride)
-
-
-@intrinsic(void, i64, i64)
-def _store_sums(b: Emitter, work: Any, address: Any) -> None:
-    for i, tile in enumerate(_SUM_TILES):
-        _TILES.store(b, after(b, work, _FILE), tile, after(b, address, TILE_BYTES * i))
+@intrinsic(void, i64, i64, i64)
+def _note_panel(b: Emitter, rows: Any, n_rows: Any, panel: Any) -> None:
+    """Where the first of `n_rows` listed rows is and how far they are apart, _UNEVEN if not evenly.
+    No address past them is read."""
+    one = ir.Constant(i64.ir, 1)
+    first = b.load_from(rows, i64)
+    is_one = b.icmp_signed("==", n_rows, one)
+    second = b.load_from(b.select(is_one, rows, after(b, rows, 8)), i64)
+    stride = b.sub(second, first)
+    steps = b.mul(b.splat(stride, ROWS), ir.Constant(_ADDRESSES.ir, list(range(ROWS))))
+    even = b.add(b.splat(first, ROWS), steps)
+    name = f"llvm.masked.load.{suffix(_ADDRESSES.ir)}.p0"
+    mask, align = first_lanes(b, n_rows, ROWS), ir.Constant(i32.ir, 1)
+    pointer = b.pointer(rows, _ADDRESSES.ir)
+    addresses = b.llvm(name, _ADDRESSES.ir, pointer, align, mask, even)
+    bits = b.bitcast(b.icmp_signed("==", addresses, even), ir.IntType(ROWS))
+    is_even = b.icmp_signed("==", bits, ir.Constant(bits.type, -1))
+    b.store_to(panel, first)
+    b.store_to(after(b, panel, 8), b.select(is_even, stride, ir.Constant(i64.ir, _UNEVEN)))
 
 
 @intrinsic(void, i64, i64, i64, i64)
-def _add_block(b: Emitter, work: Any, weights: Any, x: Any, stride: Any) -> None:
-    """Sums in tiles + a block of weights times rows of x `stride` bytes apart."""
-    file = after(b, work, _FILE)
-    _TILES.load(b, file, _WEIGHT_TILE, weights, ir.Constant(i64.ir, ROW_BYTES))
-    for i, (sums, part) in enumerate(zip(_SUM_TILES, _X_TILES, strict=True)):
-        _TILES.load(b, file, part, after(b, x, PART_BYTES * i), stride)
-        _TILES.add_product_of_bf16(b, file, sums, part, _WEIGHT_TILE)
+def _gather_panel(b: Emitter, rows: Any, at: Any, n_lines: Any, to: Any) -> None:
+    """`n_lines` times 64 bytes, `at` bytes into each of ROWS listed rows, as evenly spaced rows."""
+    xs = [b.add(b.load_from(after(b, rows, 8 * t), i64), at) for t in range(ROWS)]
+
+    def copy_line(i: Any) -> None:
+        offset = b.mul(i, ir.Constant(i64.ir, 64))
+        for t, x in enumerate(xs):
+            line = b.load_from(b.add(x, offset), i8x64)
+            b.store_to(b.add(after(b, to, GATHERED_STRIDE * t), offset), line)
+
+    b.repeat(n_lines, copy_line)
+
+
+@inline
+def _gather(xs: Int, n_rows: Int, at: Int, n_bytes: Int, to: Int) -> None:
+    """The same of `n_bytes` of `n_rows` rows."""
+    if n_rows == ROWS:
+        _gather_panel(xs, at, n_bytes >> 6, to)
+        return
+    for t in range(n_rows):
+        x = load_i64(xs + 8 * t) + at
+        for i in range(0, n_bytes, 64):
+            store_i8x64(to + t * GATHERED_STRIDE + i, load_i8x64(x + i))
+
+
+@inline
+def _rows_of(panel: Int, xs: Int, n_rows: Int, first: Int, n: Int, work: Int) -> Rows:
+    """A panel's rows, gathered where they do not lie evenly."""
+    at = BLOCK_BYTES * first
+    x, stride = load_i64(panel) + at, load_i64(panel + 8)
+    if stride == _UNEVEN:
+        _gather(xs, n_rows, at, BLOCK_BYTES * n, work + GATHERED)
+        x, stride = work + GATHERED, GATHERED_STRIDE
+    return Rows(x, stride)
+
+
+# --- weights ------------------------------------------------------------------------------------
 
 
 @intrinsic(void, i64, i64, i64, i64)
@@ -131,7 +192,7 @@ def _transpose_stretch(w: Int, k: Int, first: Int, n_blocks: Int, n_rows: Int, w
     """Blocks from `first` on of the weight rows at w, to memory. As many bytes are prefetched: of
     the next stretch, or of the next group after the last one."""
     row_bytes = 2 * k
-    address = work + _WEIGHTS
+    address = work + WEIGHTS
     end = min(first + n_blocks, quotient(k, BLOCK))
     ahead = PART_BYTES * (first + STRETCH)
     if ahead >= row_bytes:
@@ -147,21 +208,76 @@ def _transpose_stretch(w: Int, k: Int, first: Int, n_blocks: Int, n_rows: Int, w
         _transpose_rest(w + at, row_bytes, n_rows, k - BLOCK * end, address)
 
 
-@inline
-def _begin(sums: Int) -> None:
-    """The first stretch starts from tiles of zeros."""
+# --- products -----------------------------------------------------------------------------------
+
+
+@intrinsic(void, i64, i64)
+def _configure(b: Emitter, work: Any, n_rows: Any) -> None:
+    """Tiles for so many rows of x."""
+    file = after(b, work, FILE)
+    _TILES.configure(b, file, work, n_rows, [*_SUM_TILES, *_X_TILES])
+
+
+@intrinsic(void, i64)
+def _zero_sums(b: Emitter, work: Any) -> None:
+    for tile in _SUM_TILES:
+        _TILES.zero(b, after(b, work, FILE), tile)
+
+
+@intrinsic(void, i64, i64)
+def _load_sums(b: Emitter, work: Any, address: Any) -> None:
+    stride = ir.Constant(i64.ir, ROW_BYTES)
+    for i, tile in enumerate(_SUM_TILES):
+        _TILES.load(b, after(b, work, FILE), tile, after(b, address, TILE_BYTES * i), stride)
+
+
+@intrinsic(void, i64, i64)
+def _store_sums(b: Emitter, work: Any, address: Any) -> None:
+    for i, tile in enumerate(_SUM_TILES):
+        _TILES.store(b, after(b, work, FILE), tile, after(b, address, TILE_BYTES * i))
+
+
+@intrinsic(void, i64, i64, i64, i64)
+def _add_block(b: Emitter, work: Any, weights: Any, x: Any, stride: Any) -> None:
+    """Sums in tiles + a block of weights times rows of x `stride` bytes apart."""
+    file = after(b, work, FILE)
+    _TILES.load(b, file, _WEIGHT_TILE, weights, ir.Constant(i64.ir, ROW_BYTES))
+    for i, (sums, part) in enumerate(zip(_SUM_TILES, _X_TILES, strict=True)):
+        _TILES.load(b, file, part, after(b, x, PART_BYTES * i), stride)
+        _TILES.add_product_of_bf16(b, file, sums, part, _WEIGHT_TILE)
 
 
 @inline
-def _add_stretch(rows: Rows, sums: Int, w: Int, first: Int, n: Int, panel: Int, work: Int) -> None:
+def _add_stretch(rows: Rows, sums: Int, first: Int, n: Int, work: Int) -> None:
+    """A panel's sums + its product with the n transposed blocks from `first` on."""
     if first == 0:
         _zero_sums(work)
     else:
         _load_sums(work, sums)
     for i in range(n):
-        weights = work + _WEIGHTS + TILE_BYTES * i
+        weights = work + WEIGHTS + TILE_BYTES * i
         _add_block(work, weights, rows.x + BLOCK_BYTES * i, rows.stride)
     _store_sums(work, sums)
+
+
+@inline
+def _multiply_panels(
+    w: Int, k: Int, xs: Int, n_x: Int, n_rows: Int, n_panels: Int, n_lanes: Int, work: Int
+) -> None:
+    """Sums of the group at w, of `n_lanes` rows, times `n_panels` panels of `n_rows` rows, of the
+    n_x that are listed at xs. The last panel ends with the last row."""
+    for j in range(n_panels):
+        listed = xs + 8 * min(ROWS * j, n_x - n_rows)
+        _note_panel(listed, n_rows, work + LISTED + PANEL_BYTES * j)
+    n_blocks = quotient(k + BLOCK - 1, BLOCK)
+    for first in range(0, n_blocks, STRETCH):
+        n = unknown(min(STRETCH, n_blocks - first))
+        _transpose_stretch(w, k, first, n, n_lanes, work)
+        for j in range(n_panels):
+            listed = xs + 8 * min(ROWS * j, n_x - n_rows)
+            panel = work + LISTED + PANEL_BYTES * j
+            rows = _rows_of(panel, listed, n_rows, first, n, work)
+            _add_stretch(rows, work + SUMS + SUMS_BYTES * j, first, n, work)
 
 
 @inline
@@ -174,11 +290,6 @@ def _store_rows(sums: Int, ys: Int, n_rows: Int, at: Int, n_lanes: Int, bias: In
         if bias != 0:
             total = total + load_f32x16_part(bias, n_lanes)
         store_f32x16_part(load_i64(ys + 8 * t) + at, total, n_lanes)
-
-
-_multiply_panels = panel_products(
-    MEMORY, BLOCK, BLOCK_BYTES, Steps(_begin, _transpose_stretch, _add_stretch)
-)
 
 
 @inline
@@ -194,7 +305,7 @@ def _multiply(
         _multiply_panels(w, k, xs + 8 * done, n - done, n_rows, n_here, min(n_lanes, ROWS), work)
         for j in range(n_here):
             row = min(ROWS * (first + j), n - n_rows)
-            sums = work + _SUMS + _PANEL_SUMS * j
+            sums = work + SUMS + SUMS_BYTES * j
             _store_rows(sums, ys + 8 * row, n_rows, at, n_lanes, bias)
 
 
