@@ -19,7 +19,7 @@ from ggmlpy.backends.cpu.simd.block import (
     store_block,
     store_folds,
 )
-from ggmlpy.backends.cpu.simd.columns import add_tiles, sum_halved, transpose16
+from ggmlpy.backends.cpu.simd.columns import sum_halved, transpose16
 from ggmlpy.backends.cpu.simd.convert import bits_of_mask, f32_to_f64, mask_of_bits
 from ggmlpy.backends.cpu.simd.core import i64
 from ggmlpy.backends.cpu.simd.math import cos_f64, sin_f64
@@ -30,6 +30,7 @@ from ggmlpy.backends.cpu.simd.memory import (
     store_f32x16,
     store_i64,
 )
+from ggmlpy.backends.cpu.simd.product import add_tiles
 from ggmlpy.backends.cpu.simd.reduce import fold4, fold16, sum_lanes
 from ggmlpy.backends.cpu.simd.tile import tile_f32x16
 from tests.cpu.simd_kernels import Int, compiled

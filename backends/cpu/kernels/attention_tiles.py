@@ -29,7 +29,7 @@ from ggmlpy.backends.cpu.simd.arith import (
     splat_i32x16,
 )
 from ggmlpy.backends.cpu.simd.block import add_scaled, load_block, store_block
-from ggmlpy.backends.cpu.simd.columns import add_tiles, sum_halved
+from ggmlpy.backends.cpu.simd.columns import sum_halved
 from ggmlpy.backends.cpu.simd.math import exp
 from ggmlpy.backends.cpu.simd.memory import (
     load_f32,
@@ -40,6 +40,7 @@ from ggmlpy.backends.cpu.simd.memory import (
     store_f32x16,
     store_f32x16_part,
 )
+from ggmlpy.backends.cpu.simd.product import add_tiles
 from ggmlpy.backends.cpu.simd.reduce import max_lanes
 from ggmlpy.backends.cpu.simd.tile import tile_f32x16
 

@@ -30,8 +30,8 @@ from ggmlpy.backends.cpu.simd.reduce import fold4
 Arg = Type | Const
 
 
-def _row(b: Emitter, ptr: Any, stride: Any, r: int) -> Any:
-    """Where row r starts."""
+def row_at(b: Emitter, ptr: Any, stride: Any, r: int) -> Any:
+    """The address of row r, in an emitting function."""
     return b.add(ptr, b.mul(stride, b.const(i64.ir, r))) if r else ptr
 
 
@@ -44,7 +44,7 @@ def _infer_load(*args: Arg) -> Any:
 @typed(_infer_load)
 def load_block(b: Emitter, ptr: Any, stride: Any, n_rows: Const, n_columns: Const) -> Any:
     """The first n_columns vectors of each row."""
-    rows = [_row(b, ptr, stride, r) for r in range(n_rows.value)]
+    rows = [row_at(b, ptr, stride, r) for r in range(n_rows.value)]
     columns = range(n_columns.value)
     return tile_of(b, [b.load_from(after(b, row, 64 * c), f32x16) for row in rows for c in columns])
 
@@ -73,7 +73,7 @@ def store_block(b: Emitter, sums: Any, ptr: Any, stride: Any, n_rows: Const) -> 
     """Vector (r, c) to row r, column c: the inverse of load_block."""
     n_columns = sums.type.count // n_rows.value
     for i, vector in enumerate(parts(b, sums)):
-        row = _row(b, ptr, stride, i // n_columns)
+        row = row_at(b, ptr, stride, i // n_columns)
         b.store_to(after(b, row, 64 * (i % n_columns)), vector)
 
 
@@ -83,7 +83,7 @@ def store_folds(b: Emitter, sums: Any, ptr: Any, stride: Any, n_rows: Const) -> 
     vectors = parts(b, sums)
     n_columns = len(vectors) // n_rows.value
     for i in range(0, len(vectors), 4):
-        row = _row(b, ptr, stride, i // n_columns)
+        row = row_at(b, ptr, stride, i // n_columns)
         b.store_to(after(b, row, 16 * (i % n_columns)), fold4(b, *vectors[i : i + 4]))
 
 
@@ -116,7 +116,7 @@ def add_products(load: Intrinsic) -> Intrinsic:
     @typed(infer)
     def add(b: Emitter, sums: Any, x: Any, stride: Any, ys: Any, at: Any, n_rows: Const) -> Any:
         loaded = [load(b, b.add(address, at)) for address in parts(b, ys)]
-        xs = [b.load_from(_row(b, x, stride, r), f32x16) for r in range(n_rows.value)]
+        xs = [b.load_from(row_at(b, x, stride, r), f32x16) for r in range(n_rows.value)]
         pairs = [(x_r, y_c) for x_r in xs for y_c in loaded]
         return tile_of(b, [fma(b, *p, s) for p, s in zip(pairs, parts(b, sums), strict=True)])
 
@@ -131,7 +131,7 @@ def add_scaled(load: Intrinsic, vector_bytes: int) -> Intrinsic:
     def add(b: Emitter, sums: Any, v: Any, weights: Any, stride: Any, n_rows: Const) -> Any:
         n_columns = sums.type.count // n_rows.value
         vs = [load(b, after(b, v, vector_bytes * c)) for c in range(n_columns)]
-        numbers = [b.load_from(_row(b, weights, stride, r), f32) for r in range(n_rows.value)]
+        numbers = [b.load_from(row_at(b, weights, stride, r), f32) for r in range(n_rows.value)]
         pairs = [(v_c, b.splat(number, 16)) for number in numbers for v_c in vs]
         return tile_of(b, [fma(b, *p, s) for p, s in zip(pairs, parts(b, sums), strict=True)])
 

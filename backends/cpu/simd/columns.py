@@ -8,52 +8,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from ggmlpy.backends.cpu.simd.core import (
-    Const,
-    Emitter,
-    Tile,
-    Type,
-    f32x16,
-    i64,
-    intrinsic,
-    typed,
-    void,
-)
-from ggmlpy.backends.cpu.simd.product import parts, tile_of
+from ggmlpy.backends.cpu.simd.block import row_at
+from ggmlpy.backends.cpu.simd.core import Emitter, f32x16, i64, intrinsic, void
 from ggmlpy.backends.cpu.simd.transpose import transposed
-
-
-def _row(b: Emitter, ptr: Any, stride: Any, r: int) -> Any:
-    """Where row r starts."""
-    return b.add(ptr, b.mul(stride, b.const(i64.ir, r))) if r else ptr
 
 
 @intrinsic(void, i64, i64, i64, i64)
 def transpose16(b: Emitter, src: Any, src_bytes: Any, dst: Any, dst_bytes: Any) -> None:
     """16 numbers of 32 bits of 16 rows: element (r, c), at src + r * src_bytes + 4 * c, to
     dst + c * dst_bytes + 4 * r."""
-    rows = [b.load_from(_row(b, src, src_bytes, r), f32x16) for r in range(16)]
+    rows = [b.load_from(row_at(b, src, src_bytes, r), f32x16) for r in range(16)]
     for c, column in enumerate(transposed(b, rows)):
-        b.store_to(_row(b, dst, dst_bytes, c), column)
-
-
-def _infer_tiles(*args: Type | Const) -> Any:
-    if len(args) != 2 or not isinstance(args[0], Tile) or args[0] != args[1]:
-        return None
-    return (args[0], *args)
-
-
-@typed(_infer_tiles)
-def add_tiles(b: Emitter, x: Any, y: Any) -> Any:
-    """The sums of vectors of f32, one by one."""
-    return tile_of(b, [b.fadd(*pair) for pair in zip(parts(b, x), parts(b, y), strict=True)])
+        b.store_to(row_at(b, dst, dst_bytes, c), column)
 
 
 @intrinsic(f32x16, i64, i64)
 def sum_halved(b: Emitter, ptr: Any, stride: Any) -> Any:
     """The sum of the 8 vectors at ptr, ptr + stride, ..., in the order in which `sum_lanes` adds 8
     lanes: those that are left when lane i + 8 has been added to lane i."""
-    vectors = [b.load_from(_row(b, ptr, stride, i), f32x16) for i in range(8)]
+    vectors = [b.load_from(row_at(b, ptr, stride, i), f32x16) for i in range(8)]
     while len(vectors) > 1:
         n = len(vectors) // 2
         vectors = [b.fadd(x, y) for x, y in zip(vectors[:n], vectors[n:], strict=True)]
