@@ -129,9 +129,9 @@ class Unit:
 def work_bytes(format: Format, k: int, n_rows: int, has_tiles: bool) -> int:
     """Memory of a thread for products with so many rows of x, with AMX or without."""
     if isinstance(format.tiles, WholeUnits):
-        return max(bf16_tiles.WORK_BYTES, many_rows.WORK_BYTES)
+        return max(bf16_tiles.WORK_BYTES, many_rows.WORK_BYTES, short_rows.WORK_BYTES)
     if format.many is not None:
-        return many_rows.WORK_BYTES
+        return max(many_rows.WORK_BYTES, short_rows.WORK_BYTES)
     if format.tiles is not None and has_tiles and n_rows >= LEAST_ROWS:
         return block_tiles.work_bytes(k, n_rows)
     return 0
