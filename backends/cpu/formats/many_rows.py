@@ -40,6 +40,7 @@ from ggmlpy.backends.cpu.simd.memory import (
     load_f32x16_part,
     load_i64,
     prefetch_l2,
+    store_f32x16,
     store_f32x16_part,
 )
 from ggmlpy.backends.cpu.simd.product import advance_rows, load_rows, unknown
@@ -129,7 +130,13 @@ def _by_tiles(weights: Weights, n_weights: int, n_lanes: int) -> Inline:
             sums = sum_kept(work + KEPT_BYTES * t)
             if bias != 0:
                 sums = sums + load_f32x16_part(bias, n_lanes)
-            store_f32x16_part(load_i64(ys + 8 * t) + at, sums, n_lanes)
+            y = load_i64(ys + 8 * t) + at
+            if n_lanes < GROUP:
+                store_f32x16_part(y, sums, n_lanes)
+            else:
+                # Not by a mask: 512 rows times f16 [1024, 2048] took a core of an EPYC (Zen 5) 10.5
+                # ms instead of 10.0 (2026-11-27).
+                store_f32x16(y, sums)
 
     return multiply
 
