@@ -1,6 +1,7 @@
 """The memory that attention works in: a thread's scratch memory, and states.
 
-Scratch memory of a thread:
+A row, where it is none of K or V, is a query with one of its heads: of one query, or of several
+that are attended to together (attention_blocks.py). Scratch memory of a thread:
 
     cells    i32 [n_kv]             the visible cells of a query; with lists and a mask i32
                                     [2, n_max]: their places in the mask's row, their numbers;
@@ -11,24 +12,24 @@ Scratch memory of a thread:
     v_f32    i64 [16]               offsets of rows of V within `f32_rows`
     bias     f32 [64]               the mask's values for the group
     folds    f32 [4, 4, 16]         products of a block of heads with 16 cells, partly reduced
-    weights  f32 [heads, 64]        scores, then exp(score - maximum)
+    weights  f32 [rows, 64]         scores, then exp(score - maximum)
     f32_rows f32 [16, max(D, Dv)]   rows of K, then of V, converted to f32
-    q        f32 [heads, D]         D, Dv and heads rounded up to whole vectors and blocks
+    q        f32 [rows, D]          D, Dv and rows rounded up to whole vectors and blocks
     states   2 x State              the total so far, and the current chunk
 
-For several queries at a time (attention_blocks.py), where a head is one of one of these queries:
+For several queries at a time:
 
-    rows     i64 [heads, 2]         the number of each one's first cell among those that any of them
+    rows     i64 [rows, 2]          the number of each one's first cell among those that any of them
                                     sees, and how many it sees
     sums     f32 [8, 8, 16]         products of a few of them with some cells, partly reduced
     keys     f32 [D, 80]            the group's rows of K, transposed
     values   f32 [80, Dv]           the group's rows of V
 
-A state holds the running softmax of some heads, before it is normalised:
+A state holds the running softmax of some rows, before it is normalised:
 
-    acc      f32 [heads, Dv]        sums of exp(score - maximum) * V
-    sums     f32 [heads, 16]        sums of exp(score - maximum), lane by lane
-    maxima   f32 [heads]            the largest score so far
+    acc      f32 [rows, Dv]         sums of exp(score - maximum) * V
+    sums     f32 [rows, 16]         sums of exp(score - maximum), lane by lane
+    maxima   f32 [rows]             the largest score so far
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ ROW_BYTES = 16  # of an entry of the table of rows
 _SUM_BYTES = 4096  # of their partly reduced products
 SUBGROUP = 16  # cells whose rows are converted to f32, or multiplied with q, at a time
 FOLD_BYTES = 256  # of a head: the partly reduced products with SUBGROUP cells
-_STATE_BYTES_A_HEAD = 64 + 4  # besides acc: sums, maximum
+_STATE_BYTES_A_ROW = 64 + 4  # besides acc: sums, maximum
 
 
 class State(NamedTuple):
@@ -82,8 +83,8 @@ def round_up(n: int, multiple: int) -> int:
 
 
 def n_state_bytes(n_rows: int, dv: int) -> int:
-    """Bytes of a state of `n_rows` heads, `dv` rounded up to whole vectors."""
-    return round_up(n_rows * (4 * dv + _STATE_BYTES_A_HEAD), 64)
+    """Bytes of a state of `n_rows` rows, `dv` rounded up to whole vectors."""
+    return round_up(n_rows * (4 * dv + _STATE_BYTES_A_ROW), 64)
 
 
 def n_thread_bytes(list_bytes: int, n_rows: int, d: int, dv: int) -> int:
@@ -94,7 +95,7 @@ def n_thread_bytes(list_bytes: int, n_rows: int, d: int, dv: int) -> int:
 
 
 def n_block_bytes(n_rows: int, d: int, dv: int) -> int:
-    """Bytes besides, where `n_rows` heads of several queries are attended to together."""
+    """Bytes besides, where `n_rows` rows of several queries are attended to together."""
     return round_up(
         round_up(ROW_BYTES * n_rows, 64) + _SUM_BYTES + KEY_BYTES * d + 4 * SPAN * dv, 128
     )
@@ -116,7 +117,7 @@ def list_bytes(p: Record) -> Int:
 
 @inline
 def state_at(p: Record, address: Int, n_rows: Int) -> State:
-    """The state at an address, of `n_rows` heads."""
+    """The state at an address, of `n_rows` rows."""
     sums = address + n_rows * padded_bytes(p.v.ne0)
     return State(address, sums, sums + 64 * n_rows)
 
@@ -124,20 +125,20 @@ def state_at(p: Record, address: Int, n_rows: Int) -> State:
 @inline
 def state_bytes(p: Record, n_rows: Int) -> Int:
     """Bytes from one state to the next."""
-    n_bytes = n_rows * (padded_bytes(p.v.ne0) + _STATE_BYTES_A_HEAD)
+    n_bytes = n_rows * (padded_bytes(p.v.ne0) + _STATE_BYTES_A_ROW)
     return (n_bytes + 63) & -64
 
 
 @inline
 def rows_of(p: Record, state: State, first: Int) -> State:
-    """The state of the heads from `first` on."""
+    """The state of the rows from `first` on."""
     acc = state.acc + first * padded_bytes(p.v.ne0)
     return State(acc, state.sums + 64 * first, state.maxima + 4 * first)
 
 
 @inline
 def scratch_at(p: Record, thread: Int, n_rows: Int) -> Scratch:
-    """A thread's scratch memory, for `n_rows` heads. Offsets of rows of f32 are written to it."""
+    """A thread's scratch memory, for `n_rows` rows. Offsets of rows of f32 are written to it."""
     d_bytes, dv_bytes = padded_bytes(p.k.ne0), padded_bytes(p.v.ne0)
     cells = p.scratch + thread * p.thread_bytes
     k_rows = cells + list_bytes(p)

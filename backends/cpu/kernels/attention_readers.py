@@ -1,7 +1,7 @@
 """How attention reads rows of K and V: as they are stored, or converted to f32 first.
 
-K and V of one type (f16, bf16, f32) are read by the products themselves. Of any other pair of
-types, 16 rows at a time are converted to f32 in scratch memory.
+For one query, K and V of one type (f16, bf16, f32) are read by the products themselves. Of any
+other pair of types, and for several queries together, rows are converted to f32 in scratch memory.
 """
 
 from __future__ import annotations

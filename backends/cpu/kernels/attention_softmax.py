@@ -1,4 +1,6 @@
-"""Second stage of attention: the running softmax of some heads, kept in a state.
+"""Second stage of attention: the running softmax of some rows, kept in a state.
+
+A row is a query with one of its heads.
 
 A state is cleared, updated group by group of cells, merged with those of other chunks, and
 normalised into rows of the result.
@@ -44,19 +46,19 @@ def fill(ptr: Int, n_bytes: Int, value: Any) -> None:
 
 @inline
 def clear(state: State, first: Int, n: Int, dv_bytes: Int) -> None:
-    """Heads first .. first + n - 1 have seen no cell."""
+    """Rows first .. first + n - 1 have seen no cell."""
     fill(state.acc + first * dv_bytes, n * dv_bytes, 0.0)
     fill(state.sums + first * 64, n * 64, 0.0)
-    for h in range(first, first + n):
-        store_f32(state.maxima + 4 * h, np.float32(_NEVER))
+    for row in range(first, first + n):
+        store_f32(state.maxima + 4 * row, np.float32(_NEVER))
 
 
 @inline
-def update(weights: Int, state: State, head: Int, dv_bytes: Int, n_cells: Int) -> None:
-    """Replaces a head's scores of a group by weights exp(score - maximum so far), and adds these to
+def update(weights: Int, state: State, row: Int, dv_bytes: Int, n_cells: Int) -> None:
+    """Replaces a row's scores of a group by weights exp(score - maximum so far), and adds these to
     the sums. Where the maximum grows, earlier sums are scaled down to it."""
-    acc, sums = state.acc + head * dv_bytes, state.sums + 64 * head
-    top = state.maxima + 4 * head
+    acc, sums = state.acc + row * dv_bytes, state.sums + 64 * row
+    top = state.maxima + 4 * row
     s = load_f32x16(weights)
     for i in range(16, n_cells, 16):
         s = maximum(s, load_f32x16(weights + 4 * i))
@@ -89,7 +91,7 @@ def add_scaled_to(x: Int, y: Int, n_bytes: Int, scale: Any, other_scale: Any) ->
 
 @inline
 def merge(state: State, other: State, first: Int, n: Int, dv_bytes: Int) -> None:
-    """Adds the sums of `other` to heads first .. first + n - 1 of `state`, both scaled to the
+    """Adds the sums of `other` to rows first .. first + n - 1 of `state`, both scaled to the
     larger of their maxima."""
     for block in range(first, first + n, 16):
         n_here = min(16, first + n - block)
@@ -100,9 +102,9 @@ def merge(state: State, other: State, first: Int, n: Int, dv_bytes: Int) -> None
         largest = select(equal(largest, _NEVER), 0.0, largest)  # else -inf - -inf is NaN
         scales, other_scales = exp(before - largest), exp(added - largest)
         for i in range(n_here):
-            h, scale, other_scale = block + i, lane(scales, i), lane(other_scales, i)
-            add_scaled_to(state.sums + 64 * h, other.sums + 64 * h, 64, scale, other_scale)
-            at = h * dv_bytes
+            row, scale, other_scale = block + i, lane(scales, i), lane(other_scales, i)
+            add_scaled_to(state.sums + 64 * row, other.sums + 64 * row, 64, scale, other_scale)
+            at = row * dv_bytes
             add_scaled_to(state.acc + at, other.acc + at, dv_bytes, scale, other_scale)
 
 

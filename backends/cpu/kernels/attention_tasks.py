@@ -68,8 +68,8 @@ class Sizes:
     n_visible: int  # cells that a query can see
     list_bytes: int  # of a thread's lists of them
     n_split: int  # queries, with their heads, whose chunks are split
-    n_rows: int  # heads of q in a task of one query, for each head of K up to whole blocks
-    n_block_rows: int  # heads of q in a task of several queries; 0 if there is none
+    n_rows: int  # of a task of one query: its heads, for each head of K up to whole blocks
+    n_block_rows: int  # of a task of several queries with their heads; 0 if there is none
     d: int
     dv: int
 
