@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import ctypes
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -11,10 +12,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ggmlpy import IndexOutOfRange
+from ggmlpy.backends.cpu.backend import CpuBackend, CpuPlan
 from ggmlpy.backends.cpu.isa import available
+from ggmlpy.backends.step import Step
+from ggmlpy.graph.buffer import HostBuffer, Place, aligned_bytes
 from ggmlpy.graph.quants import from_float, to_float
+from ggmlpy.graph.tensor import Tensor
 from ggmlpy.graph.types import type_of
-from tests.cpu.conftest import VECTOR_ISAS
+from tests.cpu.attention_runs import attention_runs
+from tests.cpu.conftest import VECTOR_ISAS, jit_for
 from tests.cpu.running import run
 from tests.cpu.test_attention_lists import SCALE, attend
 
@@ -46,6 +52,118 @@ def test_prompts_are_close_to_float64(isa: str, type: str, heads: tuple[int, int
     weights /= weights.sum(axis=-1, keepdims=True)
     want = np.einsum("hqk,khd->qhd", weights, v)
     assert np.abs(got - want).max() < 4e-6 * np.abs(want).max()
+
+
+# --- which queries are taken together -------------------------------------------------------------
+
+Seen = list[tuple[int, int, int]]  # of each query: its list, the first entry, how many
+
+
+class Runs(NamedTuple):
+    """What the kernel of a node decides, and does."""
+
+    n_queries: list[list[int]]  # for each head of K: how many are taken together, one after another
+    last: range  # the queries that are taken together last: none, where all are taken alone
+    rows: NDArray[np.int64]  # their part [n_rows, 2] of the table of rows
+
+
+def runs_of(y: Tensor, isa: str, n_threads: int) -> Runs:
+    """Runs `y`, and asks the functions by which its kernel decides."""
+    places = {y: Place(HostBuffer(aligned_bytes(y.spec.n_bytes)), 0)}
+    for source in y.src:
+        assert source.root.place is not None
+        places[source] = Place(source.root.place.buffer, source.view_offs)
+    cpu = CpuBackend(n_threads, isa)
+    plan = cpu.plan([Step.of(y)], places)
+    assert isinstance(plan, CpuPlan)
+    scratch = cpu._pool.take("scratch", 0)
+    scratch.data[:] = 0xFF
+    plan.submit()
+    plan.check()
+    q, k = y.src[:2]
+    out = np.zeros(1 + 3 * k.ne[2] * q.ne[1], np.int64)
+    address = jit_for(isa).load([attention_runs])[attention_runs]
+    call = ctypes.CFUNCTYPE(None, *3 * [ctypes.c_int64])(address)
+    call(plan._plan.record(0).ctypes.data, n_threads, out.ctypes.data)
+    found = [run for run in out[1:].reshape(-1, 3).tolist() if run[2] > 0]
+    of_heads = [sorted(run for run in found if run[0] == head) for head in range(k.ne[2])]
+    several = [range(query, query + n) for _, query, n in found if n > 1]
+    last = several[-1] if several else range(0)
+    start = int(out[0]) - scratch.address
+    table = scratch.data[start : start + 16 * len(last) * (q.ne[2] // k.ne[2])]
+    return Runs(
+        [[n for _, _, n in runs] for runs in of_heads], last, table.view(np.int64).reshape(-1, 2)
+    )
+
+
+def scene_of(heads: tuple[int, int], n_queries: int, seen: Seen | None) -> Tensor:
+    """A node over three lists of 128 cells, or over a cache of as many in order."""
+    n_kv, (n_head, n_head_kv) = 128, heads
+    q = np.ones((1, n_queries, n_head, 16), np.float32)
+    k = np.ones((1, n_kv, n_head_kv, 16), np.float32)
+    lists = None if seen is None else (np.tile(np.arange(n_kv), (3, 1)), np.array([seen]))
+    return attend(q, k, k, None, "f16", lists)
+
+
+def prompt(n_queries: int) -> Seen:
+    return [(0, 0, 30 + i) for i in range(n_queries)]
+
+
+# Heads of q and of K, what each query sees, how many are taken together.
+SCENES: dict[str, tuple[tuple[int, int], Seen, list[int]]] = {
+    "a prompt": ((8, 2), prompt(37), [32, 5]),
+    "one query is left": ((8, 2), prompt(33), [32, 1]),
+    "five heads share": ((5, 1), prompt(30), [25, 5]),
+    "just enough rows": ((1, 1), prompt(8), [8]),
+    "too few rows": ((1, 1), prompt(7), 7 * [1]),
+    "a window, by 16 cells at most": ((8, 2), [(0, i, 40) for i in range(37)], [17, 15, 5]),
+    "a window that jumps": ((4, 1), [(0, 12 * (i // 3), 15) for i in range(9)], [6, 3]),
+    "cells that nobody sees between": ((8, 2), [(0, 3 * i, 2) for i in range(20)], 20 * [1]),
+    "side by side": ((8, 2), [(0, 2 * i, 2) for i in range(18)], [9, 9]),
+    "earlier cells than the first query": ((8, 2), [(0, 9 - i, 20) for i in range(9)], 9 * [1]),
+    "two lists": ((8, 2), [(i // 20, 0, 30 + i) for i in range(37)], [20, 12, 5]),
+    "a list for each": ((8, 2), [(i % 3, 0, 30) for i in range(24)], 24 * [1]),
+}
+
+
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
+@pytest.mark.parametrize("name", SCENES)
+def test_neighbours_that_see_a_stretch_are_taken_together(isa: str, name: str) -> None:
+    """As the functions that decide say, and as the table of rows shows, which only several queries
+    together write."""
+    heads, seen, wanted = SCENES[name]
+    found = runs_of(scene_of(heads, len(seen), seen), isa, 1)
+    assert found.n_queries == heads[1] * [wanted]
+    first = seen[found.last.start][1]
+    of_query = [[seen[i][1] - first, seen[i][2]] for i in found.last]
+    n_shared = heads[0] // heads[1]
+    assert found.rows.tolist() == [row for row in of_query for _ in range(n_shared)]
+
+
+def test_all_cells_without_lists_are_a_stretch() -> None:
+    found = runs_of(scene_of((8, 2), 40, None), BEST, 1)
+    assert found.n_queries == [[32, 8], [32, 8]]
+    assert found.rows.tolist() == 4 * len(found.last) * [[0, 128]]
+
+
+@pytest.mark.parametrize(
+    ("n_queries", "n_threads", "wanted"),
+    [
+        (64, 1, [32, 32]),
+        (64, 2, 4 * [16]),
+        (64, 3, 8 * [8]),
+        (64, 16, 32 * [2]),
+        (16, 16, 16 * [1]),
+    ],
+)
+def test_tasks_are_enough_for_all_threads(
+    n_queries: int, n_threads: int, wanted: list[int]
+) -> None:
+    y = scene_of((8, 2), n_queries, prompt(n_queries))
+    assert runs_of(y, BEST, n_threads).n_queries == [wanted, wanted]
+
+
+# --- their bits -----------------------------------------------------------------------------------
 
 
 @st.composite
