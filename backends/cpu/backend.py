@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache as cached
+from typing import Literal
 
 from ggmlpy.backends.base import Backend, Places, Weight
 from ggmlpy.backends.base import Plan as BackendPlan
@@ -46,7 +47,7 @@ class CpuBackend(Backend):
     `n_threads` None is one thread a core, and one for plans of little work. `isa` forces a level
     ("generic", "avx2", "avxvnni", "avx512", "amx"); None is the best one here. Products in a row
     that read the same x quantise it once, unless `share_activations` is off. `packed_cache` keeps
-    packed weights on disk; None is that of $GGMLPY_PACKED_CACHE, if it is set.
+    packed weights on disk; None is that of $GGMLPY_PACKED_CACHE, if it is set, and 0 is none.
     """
 
     name = "cpu"
@@ -58,7 +59,7 @@ class CpuBackend(Backend):
         isa: str | ISA | None = None,
         *,
         share_activations: bool = True,
-        packed_cache: PackedCache | None = None,
+        packed_cache: PackedCache | Literal[0] | None = None,
     ) -> None:
         self.n_threads = n_threads or min(default_n_threads(), MAX_THREADS)
         check_n_threads(self.n_threads)
@@ -66,8 +67,8 @@ class CpuBackend(Backend):
         self._shares = share_activations
         self._jit = shared_jit(isa if isinstance(isa, ISA) else select(isa))
         self._pool = ScratchPool()
-        cache = packed_cache or cache_from_environment()
-        self._keeping = None if cache is None else Keeping(cache, cached(self._jit.key))
+        cache = cache_from_environment() if packed_cache is None else packed_cache
+        self._keeping = Keeping(cache, cached(self._jit.key)) if cache else None
 
     @property
     def isa(self) -> ISA:

@@ -5,12 +5,13 @@ A plan's weights are packed together, in pieces that any thread may take, by com
 core's cache: no page of the file takes up memory of the process. A packed weight lives as long as
 the weight itself. Weights that need no packing are used where the file is mapped, and read once by
 the same threads, so that their progress is shown too. So are those that a cache on disk has packed
-(packed_cache.py).
+(packed_cache.py), which are summed on the way: one that was damaged is packed anew, in its place.
 """
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import astuple, dataclass
@@ -22,12 +23,14 @@ from numpy.typing import NDArray
 
 from ggmlpy.backends.cpu.formats.columns import GROUP
 from ggmlpy.backends.cpu.kernel import Entry
-from ggmlpy.backends.cpu.packed_cache import PackedCache, key_of
+from ggmlpy.backends.cpu.packed_cache import KeptWeight, PackedCache, key_of
 from ggmlpy.backends.cpu.pieces import (
     DONE,
     NEXT,
     PIECE,
     QUEUE_WORDS,
+    SUMS,
+    checksum,
     do_pieces,
     scratch_bytes,
     touch,
@@ -95,7 +98,9 @@ _TOUCHING = _Touching()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Job:
+class _PackJob:
+    """A weight to be packed, or as `_TOUCHING` to be brought into memory."""
+
     weight: Tensor
     source: HostBuffer
     offset: int  # of the weight in it
@@ -104,8 +109,13 @@ class _Job:
     key: str | None = None  # under which a cache is to keep what was packed
 
     @property
-    def entry(self) -> Entry:
-        return self.packing.entry
+    def place(self) -> Place:
+        return Place(self.source, self.offset)
+
+    @property
+    def entries(self) -> set[Entry]:
+        summing = {checksum} if self.key is not None else set()
+        return {self.packing.entry, *summing}
 
     def pieces(self, code: Mapping[Entry, int]) -> NDArray[np.void]:
         pieces = self.packing.pieces(self.weight, self.packed.address)
@@ -119,22 +129,53 @@ class _Job:
         return pieces
 
 
+class _SumJob:
+    """A packed weight to be summed, and so brought into memory if it is mapped."""
+
+    def __init__(self, packed: HostBuffer) -> None:
+        self.packed = packed
+        self._pieces = _touching(packed.n_bytes)
+        self._sums = np.zeros((len(self._pieces), SUMS), np.int64)
+        self._pieces["file"] = -1
+        self._pieces["rows"] += packed.address
+        self._pieces["out"] = address_of(self._sums) + self._sums.strides[0] * np.arange(
+            len(self._pieces)
+        )
+
+    def pieces(self, code: Mapping[Entry, int]) -> NDArray[np.void]:
+        self._pieces["pack"] = code[checksum]
+        return self._pieces
+
+    def digest(self) -> bytes:
+        """Tells the weight from others, when its pieces are done."""
+        return hashlib.sha256(self._sums.tobytes()).digest()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _KeptJob:
     """A packed weight that a cache has: mapped, and to be brought into memory."""
 
-    packed: HostBuffer
+    anew: _PackJob  # what packs it in the same place, if it was damaged
+    digest: bytes  # of it when it was packed
+    summing: _SumJob
 
     @property
-    def entry(self) -> Entry:
-        return touch
+    def packed(self) -> HostBuffer:
+        return self.anew.packed
+
+    @property
+    def entries(self) -> set[Entry]:
+        return self.anew.entries
 
     def pieces(self, code: Mapping[Entry, int]) -> NDArray[np.void]:
-        pieces = _touching(self.packed.n_bytes)
-        pieces["pack"] = code[touch]
-        pieces["file"] = -1
-        pieces["rows"] += self.packed.address
-        return pieces
+        return self.summing.pieces(code)
+
+    def is_damaged(self) -> bool:
+        """Whether it is not what was packed, when its pieces are done."""
+        return self.summing.digest() != self.digest
+
+
+_Job = _PackJob | _SumJob | _KeptJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +245,7 @@ class PackedWeights:
     cache on disk if it has them."""
 
     def __init__(self, keeping: Keeping | None = None) -> None:
-        self._jobs: dict[tuple[HostBuffer, _Key], _Job | _KeptJob] = {}
+        self._jobs: dict[tuple[HostBuffer, _Key], _PackJob | _KeptJob] = {}
         self._slabs = _Slabs()
         self._keeping = keeping
 
@@ -220,17 +261,19 @@ class PackedWeights:
             job = self._jobs[source, key] = self._job(weight, place, packing)
         return job.packed
 
-    def _job(self, weight: Tensor, place: Place, packing: Packing) -> _Job | _KeptJob:
+    def _job(self, weight: Tensor, place: Place, packing: Packing) -> _PackJob | _KeptJob:
+        assert isinstance(place.buffer, HostBuffer)
         n_bytes = packing.packed_bytes(weight)
         key = None
         if self._keeping is not None and n_bytes >= _KEPT_BYTES:
             key = self._keeping.key(weight, place, packing)
             kept = None if key is None else self._keeping.cache.get(key, n_bytes)
             if kept is not None:
-                return _KeptJob(HostBuffer(kept))
-        assert isinstance(place.buffer, HostBuffer)
+                packed = HostBuffer(kept.data)
+                anew = _PackJob(weight, place.buffer, place.offset, packing, packed, key)
+                return _KeptJob(anew, kept.digest, _SumJob(packed))
         packed = self._slabs.take(n_bytes)
-        return _Job(weight, place.buffer, place.offset, packing, packed, key)
+        return _PackJob(weight, place.buffer, place.offset, packing, packed, key)
 
     def use_stored(self, weight: Tensor, place: Place) -> None:
         """The weight at `place` is used as it is: `make` brings what of it is in a mapped file, or
@@ -242,36 +285,58 @@ class PackedWeights:
     @property
     def entries(self) -> set[Entry]:
         """The compiled functions that `make` needs; none where there is nothing to fill."""
-        packs = {job.entry for job in self._jobs.values()}
-        return {do_pieces, *packs} if packs else packs
+        of_jobs = {entry for job in self._jobs.values() for entry in job.entries}
+        return {do_pieces, *of_jobs} if of_jobs else of_jobs
 
     def make(self, n_threads: int, code: Mapping[Entry, int]) -> None:
-        """Fill the copies that are not filled yet. After an error or an interrupt none is kept.
+        """Fill the copies that are not filled yet, and give the cache those packed for it.
 
-        `code` has the addresses of `entries`. Raises FileError for a file that cannot be read.
+        After an error or an interrupt, `make` has all of them to fill once more; but if the cache
+        was being written already, the copies stay. `code` has the addresses of `entries`. Raises
+        FileError for a file that cannot be read.
         """
         if not self._jobs:
             return
         jobs = list(self._jobs.values())
-        of_jobs = [job.pieces(code) for job in jobs]
-        pieces = np.concatenate(of_jobs)
-        packs = any(job.entry is not touch for job in jobs)
-        doing = "packing weights" if packs else "reading weights"
-        failed = _Work(jobs, pieces, code[do_pieces]).do(n_threads, doing)
-        if failed is not None:
-            job = jobs[np.repeat(np.arange(len(jobs)), [len(p) for p in of_jobs])[failed]]
-            assert isinstance(job, _Job)
-            _raise_unread(job.source, pieces[failed])
+        to_pack = [job for job in jobs if isinstance(job, _PackJob)]
+        packs = any(job.packing is not _TOUCHING for job in to_pack)
+        _do(jobs, n_threads, code, "packing weights" if packs else "reading weights")
+        damaged = [job.anew for job in jobs if isinstance(job, _KeptJob) and job.is_damaged()]
+        _do(damaged, n_threads, code, "packing weights")
         for (source, key), done in self._jobs.items():
             _packed.setdefault(source, {})[key] = done.packed
         self._jobs.clear()
-        self._keep(jobs)
+        if self._keeping is not None:
+            _keep(to_pack + damaged, self._keeping, n_threads, code)
 
-    def _keep(self, jobs: Sequence[_Job | _KeptJob]) -> None:
-        """Give the cache what was packed for it."""
-        packed = {job.key: job.packed.data for job in jobs if isinstance(job, _Job) and job.key}
-        if packed and self._keeping is not None:
-            self._keeping.cache.put_all(packed)
+
+def _do(jobs: Sequence[_Job], n_threads: int, code: Mapping[Entry, int], doing: str) -> None:
+    """All pieces of jobs, on `n_threads` threads. Raises FileError if one could not be read."""
+    if not jobs:
+        return
+    of_jobs = [job.pieces(code) for job in jobs]
+    pieces = np.concatenate(of_jobs)
+    failed = _Work(jobs, pieces, code[do_pieces]).do(n_threads, doing)
+    if failed is not None:
+        job = jobs[np.repeat(np.arange(len(jobs)), [len(p) for p in of_jobs])[failed]]
+        assert isinstance(job, _PackJob)
+        _raise_unread(job.source, pieces[failed])
+
+
+def _keep(
+    jobs: Sequence[_PackJob], keeping: Keeping, n_threads: int, code: Mapping[Entry, int]
+) -> None:
+    """Give the cache what was packed for it, unless its file was written to meanwhile."""
+    kept = {
+        job.key: _SumJob(job.packed)
+        for job in jobs
+        if job.key is not None and job.key == keeping.key(job.weight, job.place, job.packing)
+    }
+    if kept:
+        _do(list(kept.values()), n_threads, code, "keeping packed weights")
+        keeping.cache.put_all(
+            {key: KeptWeight(summed.packed.data, summed.digest()) for key, summed in kept.items()}
+        )
 
 
 def _raise_unread(source: HostBuffer, piece: np.void) -> None:
@@ -286,9 +351,7 @@ def _raise_unread(source: HostBuffer, piece: np.void) -> None:
 class _Work:
     """Pieces, which threads take one by one."""
 
-    def __init__(
-        self, jobs: Sequence[_Job | _KeptJob], pieces: NDArray[np.void], do_pieces: int
-    ) -> None:
+    def __init__(self, jobs: Sequence[_Job], pieces: NDArray[np.void], do_pieces: int) -> None:
         # Kept for threads that a second interrupt leaves behind, each with the piece it has begun:
         # what they read and write must be there until they have ended too.
         self._jobs = jobs

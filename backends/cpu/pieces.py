@@ -1,6 +1,7 @@
 """The compiled half of packing: threads take pieces of weights, read them and pack them.
 
-Weights that are used where a file is mapped are taken in pieces too, to bring them into memory.
+Weights that are used where a file is mapped are taken in pieces too, to bring them into memory, and
+summed if they were packed before.
 
 A thread makes one call for all its pieces, so it does not hold the GIL in between. Memory shared by
 the threads, in lines of 64 bytes:
@@ -22,7 +23,7 @@ from ggmlpy.backends.cpu.simd.arith import quotient
 from ggmlpy.backends.cpu.simd.atomic import atomic_add_i64, atomic_store_i64, call_pack
 from ggmlpy.backends.cpu.simd.core import i64
 from ggmlpy.backends.cpu.simd.files import read_at
-from ggmlpy.backends.cpu.simd.memory import load_i64, load_u8, store_i8
+from ggmlpy.backends.cpu.simd.memory import load_i64, load_u8, store_i8, store_i64
 
 PIECE = np.dtype(
     [
@@ -40,6 +41,7 @@ _PACK, _FILE, _ROWS, _N_ROWS, _ROW_BYTES, _OUT, _N_BLOCKS = range(0, _BYTES, 8)
 _PAGE_BYTES = 4096  # or more
 NEXT, DONE = 0, 8  # in words
 QUEUE_WORDS = 16
+SUMS = 2  # words that `checksum` stores
 
 
 def scratch_bytes(pieces: NDArray[np.void]) -> int:
@@ -112,3 +114,19 @@ def touch(rows: Int, row_bytes: Int, out: Int, n_groups: Int, n_blocks: Int) -> 
     for at in range(0, n_groups * GROUP * row_bytes, _PAGE_BYTES):
         total += load_u8(rows + at)
     return total  # so that LLVM does not remove the loads
+
+
+@entry(i64, i64, i64, i64, i64, i64)
+def checksum(rows: Int, row_bytes: Int, out: Int, n_groups: Int, n_blocks: Int) -> Int:
+    """Used instead of a packing function: sums words of 64 bits, and the sums up to each word.
+
+    The first sum notices any change of one word, the second also that words have changed places.
+    Both are exact, so they are the same on every instruction set.
+    """
+    total, of_totals = 0, 0
+    for at in range(0, n_groups * GROUP * row_bytes, 8):
+        total += load_i64(rows + at)
+        of_totals += total
+    store_i64(out, total)
+    store_i64(out + 8, of_totals)
+    return out + 8 * SUMS

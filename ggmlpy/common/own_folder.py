@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
+import math
 import os
 import secrets
 import stat
@@ -23,6 +23,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ggmlpy.common.mapped_file import map_file
 
 _PRIVATE = 0o700
 _BINARY = getattr(os, "O_BINARY", 0)  # Windows would convert line ends
@@ -58,7 +63,8 @@ def _platform_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class OwnFile:
-    """A regular file that is the user's. `used` is when it was written, or read with `note_use`."""
+    """A regular file that is the user's. `used` is when it was written, mapped, or read with
+    `note_use`."""
 
     name: str
     n_bytes: int
@@ -97,32 +103,30 @@ class OwnFolder:
     def read(self, name: str, max_bytes: int, *, note_use: bool = False) -> bytes:
         """A file's content; with `note_use` its time becomes now, unless that was done in the last
         day. Raises OSError if it is missing, longer, or not this user's alone."""
-        with self._reading(name, note_use) as (handle, n_bytes):
+        with self._reading(name, _NOTED_S if note_use else math.inf) as (handle, n_bytes):
             if n_bytes > max_bytes:
                 raise OSError(errno.EFBIG, f"longer than {max_bytes} bytes", name)
             with os.fdopen(handle, "rb", closefd=False) as file:
                 return file.read(n_bytes)
 
-    def map(self, name: str, *, note_use: bool = False) -> mmap.mmap:
-        """A file mapped for reading, which stays as it is when the file is replaced or removed.
-
-        Raises OSError if it is missing, empty, or not this user's alone.
-        """
-        with self._reading(name, note_use) as (handle, n_bytes):
-            if n_bytes == 0:
-                raise OSError(errno.EINVAL, "empty", name)
-            return mmap.mmap(handle, n_bytes, access=mmap.ACCESS_READ)
+    def map(self, name: str) -> NDArray[np.uint8]:
+        """A file mapped into memory, as by `map_file`, which stays as it is when the file is
+        replaced or removed; the file's time becomes now. Raises OSError if it is missing, empty, or
+        not this user's alone."""
+        with self._reading(name, 0) as (handle, n_bytes):
+            return map_file(handle, n_bytes)
 
     @contextlib.contextmanager
-    def _reading(self, name: str, note_use: bool) -> Iterator[tuple[int, int]]:
-        """A file's descriptor and size, for a `with` block after which its use may be noted."""
+    def _reading(self, name: str, noted_s: float) -> Iterator[tuple[int, int]]:
+        """A file's descriptor and size, for a `with` block after which its use is noted, unless
+        that was done in the last `noted_s` seconds."""
         handle = os.open(self._at(name), _READ, dir_fd=self._handle)
         try:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode) or _others_can_write(status):
                 raise PermissionError(errno.EPERM, "not a file of this user alone", name)
             yield handle, status.st_size
-            if note_use and time.time() - status.st_mtime > _NOTED_S:
+            if time.time() - status.st_mtime > noted_s:
                 with contextlib.suppress(OSError):  # it may be a file system for reading only
                     self._touch(handle, name)
         finally:
