@@ -34,6 +34,7 @@ from ggmlpy.backends.cpu.formats.columns import Repack, Stored, put
 from ggmlpy.backends.cpu.formats.planes import (
     bits_in_words,
     field,
+    largest_code,
     load_codes,
     load_vectors,
     plane,
@@ -61,14 +62,14 @@ def _unpack(packed: np.dtype[Any], *planes: str, zero: int = 0) -> Unpack:
         u = load_codes(b, w, packed, *planes)
         scales = Vectors(1, lambda i: load_f16x16(b, w))
         minima = Vectors(int(has_minimum), lambda i: load_f16x16(b, field(b, w, packed, "minus_m")))
-        yield Block(u, scales, minima, zero)
+        yield Block(u, largest_code(packed, *planes), scales, minima, zero)
 
     return unpack
 
 
 def _unpack_q8_0(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
     u = load_vectors(b, field(b, w, _Q8_0_PACKED, "qs"), 8)
-    yield Block(u, Vectors(1, lambda i: load_f16x16(b, w)), zero=128)
+    yield Block(u, 255, Vectors(1, lambda i: load_f16x16(b, w)), zero=128)
 
 
 def _repack(packed: np.dtype[Any], flip: int = 0) -> Repack:

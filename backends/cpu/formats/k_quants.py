@@ -51,7 +51,13 @@ import numpy as np
 from ggmlpy.backends.cpu.formats.base import PackedFormat, quantized_format
 from ggmlpy.backends.cpu.formats.blocks import Block, Unpack
 from ggmlpy.backends.cpu.formats.columns import Repack, Stored, put, split
-from ggmlpy.backends.cpu.formats.planes import field, load_codes, plane, planes_of_runs
+from ggmlpy.backends.cpu.formats.planes import (
+    field,
+    largest_code,
+    load_codes,
+    plane,
+    planes_of_runs,
+)
 from ggmlpy.backends.cpu.formats.vectors import Vectors
 from ggmlpy.backends.cpu.simd.core import Emitter, f32x16, i8x16, i32x16
 from ggmlpy.backends.cpu.simd.memory import load_f16x16, load_i8x16_as_i32, load_u8x16_as_i32
@@ -92,7 +98,8 @@ def _unpack_q2_K(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
     def minimum(i: int) -> Any:
         return _times(b, load_f16x16(b, at_minima), b.lshr(both(i), b.const(i32x16.ir, 4)))
 
-    yield Block(load_codes(b, part, _Q2_K_PART, "qs"), Vectors(2, scale), Vectors(2, minimum))
+    u = load_codes(b, part, _Q2_K_PART, "qs")
+    yield Block(u, largest_code(_Q2_K_PART, "qs"), Vectors(2, scale), Vectors(2, minimum))
 
 
 def _unpack_signed(part_dtype: np.dtype[Any], *planes: str, zero: int) -> Unpack:
@@ -105,7 +112,8 @@ def _unpack_signed(part_dtype: np.dtype[Any], *planes: str, zero: int) -> Unpack
             return _times(b, load_f16x16(b, w), integers)
 
         u = load_codes(b, part, part_dtype, *planes)
-        yield Block(u, Vectors(n_scales, scale), zero=zero)
+        largest = largest_code(part_dtype, *planes)
+        yield Block(u, largest, Vectors(n_scales, scale), zero=zero)
 
     return unpack
 
@@ -123,7 +131,8 @@ def _unpack_with_minimum(part_dtype: np.dtype[Any], *planes: str) -> Unpack:
             return _times(b, load_f16x16(b, field(b, w, _Q5_K_PACKED, "dmin")), integers)
 
         u = load_codes(b, part, part_dtype, *planes)
-        yield Block(u, Vectors(1, scale), Vectors(1, minimum))
+        largest = largest_code(part_dtype, *planes)
+        yield Block(u, largest, Vectors(1, scale), Vectors(1, minimum))
 
     return unpack
 

@@ -60,6 +60,12 @@ def load_codes(b: Emitter, address: Any, dtype: np.dtype[Any], *names: str) -> V
     return Vectors(N_VECTORS, codes)
 
 
+def largest_code(dtype: np.dtype[Any], *names: str) -> int:
+    """The largest code that the planes `names` can hold."""
+    n_bits: int = sum(dtype[name].shape[0] for name in names)
+    return (1 << n_bits) - 1
+
+
 def load_vectors(b: Emitter, address: Any, n: int) -> Vectors:
     """`n` contiguous vectors of 64 bytes."""
     return Vectors(n, lambda i: b.load_from(after(b, address, 64 * i), i8x64))

@@ -45,8 +45,10 @@ from ggmlpy.backends.cpu.simd.memory import load_f16x16, load_i8x16_as_i32, load
 
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 _IQ4_ZERO = 128
+_IQ4_LARGEST = max(_IQ4) + _IQ4_ZERO
 _FP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 _FP4_ZERO = 16
+_FP4_LARGEST = max(_FP4) + _FP4_ZERO
 _IQ4_NL_PACKED = np.dtype([("d", "<u2", 16), ("qs", *plane(4))])
 _MXFP4_PACKED = np.dtype([("e", "u1", 16), ("qs", *plane(4))])
 _NVFP4_PART = np.dtype([("d", "u1", (2, 16)), ("qs", *plane(4))])
@@ -86,7 +88,7 @@ def _half_minifloats(b: Emitter, bits: Any) -> Any:
 
 def _unpack_iq4_nl(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
     u = _load_entries(b, w, _IQ4_NL_PACKED, _IQ4, _IQ4_ZERO)
-    yield Block(u, Vectors(1, lambda i: load_f16x16(b, w)), zero=_IQ4_ZERO)
+    yield Block(u, _IQ4_LARGEST, Vectors(1, lambda i: load_f16x16(b, w)), zero=_IQ4_ZERO)
 
 
 def _unpack_iq4_xs(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
@@ -95,13 +97,13 @@ def _unpack_iq4_xs(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
         return b.fmul(load_f16x16(b, w), integers)
 
     u = _load_entries(b, part, _IQ4_XS_PART, _IQ4, _IQ4_ZERO)
-    yield Block(u, Vectors(1, scale), zero=_IQ4_ZERO)
+    yield Block(u, _IQ4_LARGEST, Vectors(1, scale), zero=_IQ4_ZERO)
 
 
 def _unpack_mxfp4(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
     u = _load_entries(b, w, _MXFP4_PACKED, _FP4, _FP4_ZERO)
     scales = Vectors(1, lambda i: _half_exponentials(b, load_u8x16_as_i32(b, w)))
-    yield Block(u, scales, zero=_FP4_ZERO, any_scale=True)
+    yield Block(u, _FP4_LARGEST, scales, zero=_FP4_ZERO, any_scale=True)
 
 
 def _unpack_nvfp4(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
@@ -109,7 +111,7 @@ def _unpack_nvfp4(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
         return _half_minifloats(b, b.load_from(field(b, part, _NVFP4_PART, "d", i), i8x16))
 
     u = _load_entries(b, part, _NVFP4_PART, _FP4, _FP4_ZERO)
-    yield Block(u, Vectors(2, scale), zero=_FP4_ZERO)
+    yield Block(u, _FP4_LARGEST, Vectors(2, scale), zero=_FP4_ZERO)
 
 
 def _repack_iq4_nl(b: Emitter, stored: Stored, out: Any) -> None:

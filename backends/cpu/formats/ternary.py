@@ -39,6 +39,7 @@ from ggmlpy.backends.cpu.formats.planes import (
     bits_in_words,
     field,
     join,
+    largest_code,
     load_codes,
     plane,
     planes_of_runs,
@@ -55,13 +56,14 @@ _Q2_0_PACKED = np.dtype([("d", "<u2", 16), ("parts", _PART, 2)])
 
 
 def _unpack(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
-    yield Block(load_codes(b, part, _PART, "qs"), Vectors(1, lambda i: load_f16x16(b, w)), zero=1)
+    u = load_codes(b, part, _PART, "qs")
+    yield Block(u, largest_code(_PART, "qs"), Vectors(1, lambda i: load_f16x16(b, w)), zero=1)
 
 
 def _unpack_q1_0(b: Emitter, w: Any, part: Any) -> Iterator[Block]:
     bits = load_codes(b, part, _Q1_0_PART, "qs")
     u = Vectors(len(bits), lambda j: b.add(bits[j], bits[j]))
-    yield Block(u, Vectors(1, lambda i: load_f16x16(b, w)), zero=1)
+    yield Block(u, 2, Vectors(1, lambda i: load_f16x16(b, w)), zero=1)
 
 
 def _repack_tq2_0(b: Emitter, stored: Stored, out: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from ggmlpy.backends.cpu.simd.core import (
     Emitter,
     Vec,
+    i8x32,
     i8x64,
     i16,
     i16x16,
@@ -45,14 +46,34 @@ def dot4_u7s8(b: Emitter, acc: Any, u: Any, s: Any) -> Any:
     """The same for u below 128, as nibbles and 6-bit weights are: half the work without VNNI."""
     if "vnni" in b.isa.has or "avx2" not in b.isa.has:
         return dot4_u8s8(b, acc, u, s)
-    sums = []
-    for start in (0, 32):
-        # 2 * 127 * 128 fits 16 bits, so the saturating sum of two products is exact.
-        halves = b.lanes(u, start, 32), b.lanes(s, start, 32)
-        pairs = b.llvm("llvm.x86.avx2.pmadd.ub.sw", i16x16.ir, *halves)
-        ones = b.const(i16x16.ir, 1)
-        sums.append(b.llvm("llvm.x86.avx2.pmadd.wd", Vec(i32, 8).ir, pairs, ones))
-    return b.add(acc, b.concat(*sums))
+    # 2 * 127 * 128 fits 16 bits.
+    return add_dot2s(b, acc, dot2_u8s8(b, u, s))
+
+
+@intrinsic(i16x32, i8x64, i8x64)
+def dot2_u8s8(b: Emitter, u: Any, s: Any) -> Any:
+    """u[2i] * s[2i] + u[2i + 1] * s[2i + 1], which must fit 16 bits. Needs AVX2."""
+    halves = (
+        b.llvm("llvm.x86.avx2.pmadd.ub.sw", i16x16.ir, b.lanes(u, start, 32), b.lanes(s, start, 32))
+        for start in (0, 32)
+    )
+    return b.concat(*halves)
+
+
+@intrinsic(i32x16, i32x16, i16x32)
+def add_dot2s(b: Emitter, acc: Any, pairs: Any) -> Any:
+    """acc[i] + pairs[2i] + pairs[2i + 1]."""
+    return b.add(acc, _multiply_add_pairs(b, pairs, b.const(i16x32.ir, 1)))
+
+
+@intrinsic(i8x64, i8x64, i8x64)
+def with_sign(b: Emitter, x: Any, y: Any) -> Any:
+    """x where y > 0, -x where y < 0, else 0, of signed bytes; -(-128) is -128. Needs AVX2."""
+    halves = (
+        b.llvm("llvm.x86.avx2.psign.b", i8x32.ir, b.lanes(x, start, 32), b.lanes(y, start, 32))
+        for start in (0, 32)
+    )
+    return b.concat(*halves)
 
 
 @intrinsic(i32x16, i32x16, i8x64, i8x64)
