@@ -26,8 +26,8 @@ from ggmlpy.backends.cpu.runner import MAX_NODES, MAX_THREADS, SLOT_BYTES, SLOTS
 from ggmlpy.errors import BackendError
 
 # Without a plan: a pause between two decode steps is shorter. Behind a step that has read 0.4 GB of
-# weights Python finds nothing of its own in caches, and takes 400 us with a vocabulary of 150,000:
-# with a limit of 150 us the others slept by then, and a step took 1 to 2 % longer (EPYC (Zen 5),
+# weights Python finds nothing of its own in caches, and takes 400 us with a vocabulary of 150,000.
+# With a limit of 150 us the others sleep by then, and a step takes 1 to 2 % longer (EPYC, Zen 5,
 # 2 threads, 2026-11-27).
 _SLEEP_AFTER_S = 500e-6
 _NAP_AFTER_S = 300e-6  # for a share's work of others, which with a core for each is less
