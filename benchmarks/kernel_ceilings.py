@@ -3,8 +3,8 @@ compiler of the kernels for the same instruction set.
 
     read     bytes a second that plain loads bring from memory
     fma      multiply-adds of f32 a second, in registers
-    dot      multiply-adds of bytes a second: vpdpbusd, or without VNNI vpmaddubsw and vpmaddwd, than
-             which kernels are faster where codes are small (formats/short_dots.py)
+    dot      multiply-adds of bytes a second: vpdpbusd, or without VNNI vpmaddubsw and vpmaddwd;
+             kernels are faster where codes are small (formats/short_dots.py)
     tiles    multiply-adds of bytes a second in AMX tiles; `bf16 tiles` those of bf16
 
 Loops of products have as many independent sums as hide their latency, and their factors are in
