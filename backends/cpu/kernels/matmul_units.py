@@ -11,6 +11,8 @@ groups share a pass over x, and how many rows of x one over the weights:
     bf16                           AMX       1        panels of 16, also of fewer  (bf16_tiles.py)
 
 That changes how often weights and x are read, never the order in which a sum is built.
+
+PYTEST_DONT_REWRITE (asserts: the code of kernels, and so its key, is the same in every process).
 """
 
 from __future__ import annotations
