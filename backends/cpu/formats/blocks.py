@@ -46,9 +46,9 @@ from ggmlpy.backends.cpu.simd.product import after, keep_order, parts, tile_of
 # needs no conversion to become f32 times its scale, rounded once (tile_loop.py).
 M = 1.5 * 2.0**23
 M_BITS = 0x4B400000
-# Rows of x at a time with AVX2, divided by a block's scales. Of q4_0 4 rows
-# make 131 G multiply-adds/s and 2 rows 119, of q6_K, whose blocks have two scales, 2 rows make 100
-# and 4 rows 89 (EPYC, Zen 5, 2026-11-27).
+# Rows of x at a time with AVX2, divided by a block's scales. Of q4_0 4 rows make 131 G
+# multiply-adds/s and 2 rows 119, of q6_K, whose blocks have two scales, 2 rows make 100 and 4 rows
+# 89 (EPYC, Zen 5, 2026-11-27).
 _SHORT_ROWS = 4
 
 

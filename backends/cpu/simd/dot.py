@@ -53,11 +53,7 @@ def dot4_u7s8(b: Emitter, acc: Any, u: Any, s: Any) -> Any:
 @intrinsic(i16x32, i8x64, i8x64)
 def dot2_u8s8(b: Emitter, u: Any, s: Any) -> Any:
     """u[2i] * s[2i] + u[2i + 1] * s[2i + 1], which must fit 16 bits. Needs AVX2."""
-    halves = (
-        b.llvm("llvm.x86.avx2.pmadd.ub.sw", i16x16.ir, b.lanes(u, start, 32), b.lanes(s, start, 32))
-        for start in (0, 32)
-    )
-    return b.concat(*halves)
+    return _by_halves(b, "llvm.x86.avx2.pmadd.ub.sw", i16x16, u, s)
 
 
 @intrinsic(i32x16, i32x16, i16x32)
@@ -69,11 +65,7 @@ def add_dot2s(b: Emitter, acc: Any, pairs: Any) -> Any:
 @intrinsic(i8x64, i8x64, i8x64)
 def with_sign(b: Emitter, x: Any, y: Any) -> Any:
     """x where y > 0, -x where y < 0, else 0, of signed bytes; -(-128) is -128. Needs AVX2."""
-    halves = (
-        b.llvm("llvm.x86.avx2.psign.b", i8x32.ir, b.lanes(x, start, 32), b.lanes(y, start, 32))
-        for start in (0, 32)
-    )
-    return b.concat(*halves)
+    return _by_halves(b, "llvm.x86.avx2.psign.b", i8x32, x, y)
 
 
 @intrinsic(i32x16, i32x16, i8x64, i8x64)
@@ -86,6 +78,12 @@ def dot4_s8s8(b: Emitter, acc: Any, x: Any, y: Any) -> Any:
     else:
         even, odd = _add_pairs(b, b.mul(x_even, y_even)), _add_pairs(b, b.mul(x_odd, y_odd))
     return b.add(acc, b.add(even, odd))
+
+
+def _by_halves(b: Emitter, name: str, half: Vec, x: Any, y: Any) -> Any:
+    """An instruction of two vectors of 32 bytes, for 64; `half` is its result."""
+    halves = (b.llvm(name, half.ir, b.lanes(x, i, 32), b.lanes(y, i, 32)) for i in (0, 32))
+    return b.concat(*halves)
 
 
 def _split_unsigned(b: Emitter, x: Any) -> tuple[Any, Any]:
