@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from ggmlpy.backends.cpu.formats.blocks import Unpack, add_blocks
 from ggmlpy.backends.cpu.formats.columns import GROUP as GROUP
 from ggmlpy.backends.cpu.formats.columns import Repack, declare_pack
 from ggmlpy.backends.cpu.formats.pairs import PairProducts, pair_products
+from ggmlpy.backends.cpu.formats.stretches import StretchProducts, stretch_products
 from ggmlpy.backends.cpu.kernel import Entry, Inline, Int, inline
 from ggmlpy.backends.cpu.packing import WeightUser
 from ggmlpy.backends.cpu.pieces import PIECE
@@ -37,6 +38,7 @@ from ggmlpy.graph.tensor import Tensor
 # How far ahead of their use weights are prefetched: 300 ns at the 16 GB/s of one core, which is two
 # to three memory latencies.
 PREFETCH_BYTES = 4608
+TwoGroups = Literal["pairs", "stretches", "none"]
 _PIECE_BYTES = 1 << 19  # packed at a time: in a core's cache, and many to a call
 
 
@@ -93,11 +95,12 @@ class StoredFormat(Format):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class PackedFormat(Format):
-    """Rows that are packed first, 16 side by side. `pairs` multiplies two groups at a time, to the
-    same bits, where there are the registers of AVX512."""
+    """Rows that are packed first, 16 side by side. `pairs` or `stretches` multiply two groups at a
+    time, to the same bits, where there are the registers of AVX512."""
 
     tiles: TileProducts
-    pairs: PairProducts | None  # none where blocks have two scales
+    pairs: PairProducts | None
+    stretches: StretchProducts | None
     block: int  # elements
     stored: np.dtype[Any]  # a block of one row
     packed: np.dtype[Any]  # the same block of 16 rows
@@ -143,9 +146,10 @@ def quantized_format(
     packed: np.dtype[Any],
     repack: Repack,
     unpack: Unpack,
-    n_scales: int = 1,
+    two_groups: TwoGroups = "pairs",
 ) -> PackedFormat:
-    """A format of integer codes, with `n_scales` in a block of 32.
+    """A format of integer codes, and how two groups are multiplied at a time: by "pairs" if blocks
+    of 32 have one scale, by "stretches" if they have two, no minima, and 8 parts to themselves.
 
     Where `packed` ends in a field `parts`, code for one part is compiled, and a loop goes over
     them: `unpack` gives the blocks of 32 of one part. Otherwise a packed block is one part. Parts
@@ -182,7 +186,12 @@ def quantized_format(
         type_name=type_name,
         accumulate=accumulate,
         width=8,
-        pairs=pair_products(unpack, part_of, n_blocks, share) if n_scales == 1 else None,
+        pairs=pair_products(unpack, part_of, n_blocks, share) if two_groups == "pairs" else None,
+        stretches=(
+            stretch_products(unpack, part_of, packed_bytes, part_bytes)
+            if two_groups == "stretches"
+            else None
+        ),
         quantizes_x=True,
         tiles=tiles,
         block=block,

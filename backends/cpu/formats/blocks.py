@@ -40,7 +40,7 @@ from ggmlpy.backends.cpu.simd.core import (
 )
 from ggmlpy.backends.cpu.simd.dot import dot4_u7s8, dot4_u8s8
 from ggmlpy.backends.cpu.simd.memory import bcast4_i8x64, prefetch
-from ggmlpy.backends.cpu.simd.product import after, keep_order, parts, tile_of
+from ggmlpy.backends.cpu.simd.product import after, in_order, keep_order, parts, tile_of
 
 # Added to an int32 of less than 2^22, M_BITS make the float M + it, exactly: a product of codes
 # needs no conversion to become f32 times its scale, rounded once (tile_loop.py).
@@ -132,19 +132,19 @@ def _infer_add(*args: Any) -> Any:
 def _add_rows(
     b: Emitter, totals: Sequence[Any], blocks: Sequence[Block], xs: Sequence[Any]
 ) -> list[Any]:
-    """_add_block, for few rows at a time where registers hold no more of their products."""
+    """add_block, for few rows at a time where registers hold no more of their products."""
     if not in_shorts(b):
-        return _add_block(b, totals, blocks, xs)
+        return add_block(b, totals, blocks, xs)
     sums: list[Any] = []
     step = _SHORT_ROWS // len(blocks[0].scales)
     for t in range(0, len(xs), step):
         keep_order(b)
         rows = slice(t, t + step)
-        sums += _add_block(b, totals[rows], blocks, xs[rows])
+        sums += add_block(b, totals[rows], blocks, xs[rows])
     return sums
 
 
-def _add_block(
+def add_block(
     b: Emitter, totals: Sequence[Any], blocks: Sequence[Block], xs: Sequence[Any]
 ) -> list[Any]:
     """totals[g * len(xs) + t] + blocks[g] * xs[t]. Exact in int32 within a scale's reach, then
@@ -156,7 +156,6 @@ def _add_block(
     sums = list(totals)
     scaled: list[Any] = [None] * len(sums)
     n_rows, n_scales = len(xs), len(blocks[0].scales)
-    assert n_scales == 1 or len(blocks) == 1, "two groups leave no registers for a second scale"
     for i in range(n_scales):
         products = _dots(b, blocks, xs, i)
         adds = [_scaler(b, block, i) for block in blocks]
@@ -216,7 +215,7 @@ def _dots(b: Emitter, blocks: Sequence[Block], xs: Sequence[Any], i: int) -> lis
                 multiply(j, t)
     else:
         for first in range(N_VECTORS // 2):
-            keep_order(b)
+            products = in_order(b, products)
             for j in range(first, n_vectors, N_VECTORS // 2):
                 for t in range(n_rows):
                     multiply(j, t)

@@ -48,7 +48,7 @@ from typing import Any
 
 import numpy as np
 
-from ggmlpy.backends.cpu.formats.base import PackedFormat, quantized_format
+from ggmlpy.backends.cpu.formats.base import PackedFormat, TwoGroups, quantized_format
 from ggmlpy.backends.cpu.formats.blocks import Block, Unpack
 from ggmlpy.backends.cpu.formats.columns import Repack, Stored, put, split
 from ggmlpy.backends.cpu.formats.planes import (
@@ -237,7 +237,7 @@ def _format(
     packed: np.dtype[Any],
     repack: Repack,
     unpack: Unpack,
-    n_scales: int = 1,
+    two_groups: TwoGroups = "pairs",
 ) -> PackedFormat:
     return quantized_format(
         type_name,
@@ -246,7 +246,7 @@ def _format(
         packed=packed,
         repack=repack,
         unpack=unpack,
-        n_scales=n_scales,
+        two_groups=two_groups,
     )
 
 
@@ -256,7 +256,7 @@ Q2_K_FORMAT = _format(
     _Q2_K_PACKED,
     _repack_q2_K,
     _unpack_q2_K,
-    n_scales=2,
+    two_groups="none",
 )
 Q3_K_FORMAT = _format(
     "q3_K",
@@ -264,7 +264,7 @@ Q3_K_FORMAT = _format(
     _Q3_K_PACKED,
     _repack_q3_K,
     _unpack_signed(_Q3_K_PART, "qs", "qh", zero=4),
-    n_scales=2,
+    two_groups="stretches",
 )
 Q4_K_FORMAT = _format(
     "q4_K",
@@ -286,5 +286,5 @@ Q6_K_FORMAT = _format(
     _Q6_K_PACKED,
     _repack_q6_K,
     _unpack_signed(_Q6_K_PART, "ql", "qh", zero=32),
-    n_scales=2,
+    two_groups="stretches",
 )

@@ -5,9 +5,7 @@ one for every four elements of each row. 24 registers hold sums and products, 8 
 from. Each sum is that of blocks.py.
 
 Blocks of two scales have no registers left for that: the first scale's products wait as floats for
-the second's. Vectors on the stack, also with groups that had been unpacked to memory before, or
-with 4 rows of x, made it slower than one group with 8 rows: 230 to 276 instead of 285 G
-multiply-adds/s (q6_K, a core of an EPYC, Zen 5, 2026-11-27).
+the second's (stretches.py).
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ NVFP4_FORMAT = quantized_format(
     packed=_NVFP4_PACKED,
     repack=_repack_nvfp4,
     unpack=_unpack_nvfp4,
-    n_scales=2,
+    two_groups="none",
 )
 IQ4_XS_FORMAT = quantized_format(
     "iq4_xs",

@@ -11,7 +11,7 @@ the thread's scratch memory:
 
     weights                        with      groups   rows of x
     codes                          AMX       4        256
-    codes, a scale for a block     AVX512    2        48
+    codes, by two groups           AVX512    2        48
     codes                          any       1        8
     floats                         any       1        48, with bf16 and AMX 256
 
@@ -49,14 +49,13 @@ from ggmlpy.backends.cpu.kernel import (
 from ggmlpy.backends.cpu.kernels import matmul, matmul_lists
 from ggmlpy.backends.cpu.kernels.glu import GATED
 from ggmlpy.backends.cpu.kernels.matmul import FORMATS, lists_stride
+from ggmlpy.backends.cpu.kernels.matmul_groups import Groups, Sums
 from ggmlpy.backends.cpu.kernels.matmul_lists import (
     clear_rows_without_matrix,
     list_addresses,
     make_lists,
 )
 from ggmlpy.backends.cpu.kernels.matmul_units import (
-    Groups,
-    Sums,
     chunk_rows,
     store_sums_of,
     unit_of,
@@ -85,7 +84,7 @@ FIELDS = [
     *((name, "f4") for name in sorted(PARAMS)),
 ]
 # Of x at a time: those of a tile, whole tiles of two groups, and with AMX all that a unit has.
-ROWS, ROWS_BY_PAIRS, ROWS_BY_TILES = 8, 8 * PAIR_ROWS, PANELS * amx.ROWS
+ROWS, ROWS_BY_TWO, ROWS_BY_TILES = 8, 8 * PAIR_ROWS, PANELS * amx.ROWS
 RUN = 256  # sums of a group each, all of them less than half an L1 cache
 _SUM_BYTES = 4 * GROUP
 _UP = max(RUN, GROUPS * ROWS_BY_TILES) * _SUM_BYTES  # where the tiles of up x are
@@ -97,9 +96,9 @@ def _rows_at_once(format: Format) -> Inline:
     in_registers = constant(MOST_ROWS)
     if isinstance(format, PackedFormat):
         in_registers = constant(ROWS)
-        if format.pairs is not None:
-            by_pairs = constant(ROWS_BY_PAIRS)
-            in_registers = Choice(frozenset({"avx512"}), by_pairs, in_registers)
+        if format.pairs is not None or format.stretches is not None:
+            by_two = constant(ROWS_BY_TWO)
+            in_registers = Choice(frozenset({"avx512"}), by_two, in_registers)
     if format.tiles is None:
         return in_registers
     return Choice(TILES_BY, constant(ROWS_BY_TILES), in_registers)

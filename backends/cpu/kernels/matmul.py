@@ -47,6 +47,7 @@ from ggmlpy.backends.cpu.formats.ternary import (
 from ggmlpy.backends.cpu.kernel import TENSOR, Int, Kernel, Record, inline, kernel
 from ggmlpy.backends.cpu.kernels import matmul_lists
 from ggmlpy.backends.cpu.kernels.matmul_activations import QUANTIZE, SPLIT
+from ggmlpy.backends.cpu.kernels.matmul_groups import Groups, Sums
 from ggmlpy.backends.cpu.kernels.matmul_lists import (
     bind_float_rows,
     bind_lists,
@@ -55,7 +56,7 @@ from ggmlpy.backends.cpu.kernels.matmul_lists import (
     list_bytes,
     make_lists,
 )
-from ggmlpy.backends.cpu.kernels.matmul_units import Groups, Sums, chunk_rows, unit_of, work_bytes
+from ggmlpy.backends.cpu.kernels.matmul_units import chunk_rows, unit_of, work_bytes
 from ggmlpy.backends.cpu.kernels.types import FLOATS
 from ggmlpy.backends.cpu.rows import n_rows, share
 from ggmlpy.backends.cpu.simd.amx import TILES_BY

@@ -6,6 +6,7 @@ groups share a pass over x, and how many rows of x one over the weights:
     weights                        with      groups   rows of x
     codes                          AMX       4        panels of 16, the last one of 5 or more
     codes, a scale for a block     AVX512    2        6 from 12 rows on           (pairs.py)
+    codes of q3_K, q6_K            AVX512    2        4 from 16 rows on           (stretches.py)
     codes                          any       1        8, 4, 2 or 1: what is left, and the rest
     floats                         any       1        6; 4, 2 or 1 of fewer        (many_rows.py)
     bf16                           AMX       1        panels of 16, also of fewer  (bf16_tiles.py)
@@ -18,9 +19,9 @@ PYTEST_DONT_REWRITE (asserts: the code of kernels, and so its key, is the same i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from ggmlpy.backends.cpu.formats import bf16_tiles, block_tiles, many_rows, short_rows
+from ggmlpy.backends.cpu.formats import bf16_tiles, block_tiles, many_rows, short_rows, stretches
 from ggmlpy.backends.cpu.formats.base import GROUP, Format, PackedFormat
 from ggmlpy.backends.cpu.formats.bf16_tiles import WholeUnits
 from ggmlpy.backends.cpu.formats.block_tiles import (
@@ -32,9 +33,20 @@ from ggmlpy.backends.cpu.formats.block_tiles import (
     n_panels,
     release_tiles,
 )
-from ggmlpy.backends.cpu.formats.pairs import PAIR_ROWS, PairProducts
+from ggmlpy.backends.cpu.formats.pairs import PAIR_ROWS
 from ggmlpy.backends.cpu.formats.x_panels import panel_bytes
 from ggmlpy.backends.cpu.kernel import Choice, Inline, Int, constant, inline
+from ggmlpy.backends.cpu.kernels.matmul_groups import (
+    SUM_BYTES,
+    Groups,
+    Sums,
+    by_each_group,
+    by_pairs,
+    by_registers,
+    by_stretches,
+    of_one_group,
+    short_or_not,
+)
 from ggmlpy.backends.cpu.simd.amx import ROWS, TILES_BY
 from ggmlpy.backends.cpu.simd.arith import quotient
 from ggmlpy.backends.cpu.simd.memory import (
@@ -46,13 +58,6 @@ from ggmlpy.backends.cpu.simd.memory import (
     store_fence,
     store_line_past_caches,
 )
-from ggmlpy.backends.cpu.simd.product import (
-    add_to_each,
-    half_of,
-    load_rows,
-    store_sums,
-)
-from ggmlpy.backends.cpu.simd.tile import tile_f32x16
 
 # Rows of x that one pass over the weights serves: half a 1 MB L2 cache, and a little more, so that
 # the odd cache line of each row does not make five chunks of 512 rows of 2048 elements, but four.
@@ -72,31 +77,8 @@ _SHORT_BYTES, _FEW_ROWS = 64, 32
 # the caches, and as long to read after; with 64 rows of 2048 both were the same (EPYC, Zen 5,
 # 2026-11-27).
 PAST_CACHES_ROWS = 128
-_SUM_BYTES = 4 * GROUP
 _AVX512 = frozenset({"avx512"})
 _n_panels, _most_panels, _panel_bytes = map(inline, (n_panels, most_panels, panel_bytes))
-
-
-class Groups(NamedTuple):
-    """`n` packed groups of weights, `step` bytes apart, and how many rows the matrix has from the
-    first of them on."""
-
-    w: Int
-    step: Int
-    n: Int
-    n_rows: Int
-
-
-class Sums(NamedTuple):
-    """Where sums go: those of a group with a row of x `at` bytes into the row listed at ys, those
-    of the next group `step` bytes further on. The numbers from address `bias` on, one for each
-    weight row, are added first (none if it is 0). `is_result`: not memory that is read soon."""
-
-    ys: Int
-    at: Int
-    step: Int
-    bias: Int
-    is_result: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,9 +116,12 @@ def work_bytes(format: Format, k: int, n_rows: int, has_tiles: bool) -> int:
         return max(bf16_tiles.WORK_BYTES, many_rows.WORK_BYTES, short_rows.WORK_BYTES)
     if format.many is not None:
         return max(many_rows.WORK_BYTES, short_rows.WORK_BYTES)
+    needed = 0
+    if isinstance(format, PackedFormat) and format.stretches is not None:
+        needed = stretches.WORK_BYTES
     if format.tiles is not None and has_tiles and n_rows >= LEAST_ROWS:
-        return block_tiles.work_bytes(k, n_rows)
-    return 0
+        needed = max(needed, block_tiles.work_bytes(k, n_rows))
+    return needed
 
 
 @inline
@@ -199,113 +184,6 @@ _ROWS_OF_FLOATS = constant(many_rows.WIDTH)
 _ROWS_OF_BF16 = constant(2 * ROWS)
 
 
-def _by_registers(accumulate: Inline, width: int) -> Inline:
-    """The function that multiplies one group, with a tile of sums in registers: 4 rows of x or
-    fewer, or `width`."""
-
-    @inline
-    def tile(
-        zeros: Any, w: Int, k: Int, xs: Int, ys: Int, at: Int, n_lanes: Int, bias: Int
-    ) -> None:
-        """A group times as many rows of x as `zeros` is wide."""
-        sums = accumulate(zeros, w, k, load_rows(zeros, xs), n_lanes)
-        if bias != 0:  # loaded here, so that it takes no register while sums are built
-            sums = add_to_each(sums, load_f32x16_part(bias, n_lanes))
-        store_sums(sums, load_rows(zeros, ys), at, n_lanes)
-
-    whole = 8 * width  # bytes of the addresses of as many rows
-
-    @inline
-    def multiply(
-        w: Int, k: Int, xs: Int, ys: Int, n: Int, at: Int, n_lanes: Int, bias: Int, work: Int
-    ) -> None:
-        end = xs + 8 * n
-        while xs + whole <= end:
-            tile(tile_f32x16(width), w, k, xs, ys, at, n_lanes, bias)
-            xs += whole
-            ys += whole
-        if width > 4 and xs + 32 <= end:
-            tile(tile_f32x16(4), w, k, xs, ys, at, n_lanes, bias)
-            xs += 32
-            ys += 32
-        if xs + 16 <= end:
-            tile(tile_f32x16(2), w, k, xs, ys, at, n_lanes, bias)
-            xs += 16
-            ys += 16
-        if xs < end:
-            tile(tile_f32x16(1), w, k, xs, ys, at, n_lanes, bias)
-
-    return multiply
-
-
-def _of_one_group(multiply: Inline) -> Inline:
-    """`multiply` of a Unit that takes one group."""
-
-    @inline
-    def multiply_one(groups: Groups, k: Int, xs: Int, n: Int, sums: Sums, work: Int) -> None:
-        multiply(groups.w, k, xs, sums.ys, n, sums.at, groups.n_rows, sums.bias, work)
-
-    return multiply_one
-
-
-def _by_group(multiply: Inline) -> Inline:
-    """The function that multiplies groups, one after the other, with rows of x from `done` on."""
-
-    @inline
-    def multiply_rest(
-        groups: Groups, k: Int, xs: Int, n: Int, sums: Sums, done: Int, work: Int
-    ) -> None:
-        if done == n:
-            return
-        x, y = xs + 8 * done, sums.ys + 8 * done
-        for i in range(groups.n):
-            w, at = groups.w + groups.step * i, sums.at + sums.step * i
-            bias = sums.bias + _SUM_BYTES * i if sums.bias != 0 else 0
-            multiply(w, k, x, y, n - done, at, groups.n_rows - GROUP * i, bias, work)
-
-    return multiply_rest
-
-
-def _by_pairs(pairs: PairProducts, rest: Inline) -> Inline:
-    """`multiply` of a Unit of two groups (pairs.py). `rest` multiplies one group with the rows that
-    are left, and with few rows in any case: weights then come from memory, and two streams of them
-    were slower than one (a row of x: 28 instead of 36 GB/s on a core of an EPYC, Zen 5,
-    2026-11-27).
-
-    The first two tiles prefetch the weights of the next unit. The others do so with what they read
-    anyway: that costs less than code without.
-    """
-    accumulate, ahead_bytes = pairs.accumulate, pairs.ahead_bytes
-    by_group, n_sums = _by_group(rest), 2 * PAIR_ROWS
-
-    @inline
-    def store(found: Any, ys: Int, groups: Groups, sums: Sums, i: int) -> None:
-        """Sums of group i."""
-        n_lanes, bias = groups.n_rows - GROUP * i, sums.bias
-        if bias != 0:
-            found = add_to_each(found, load_f32x16_part(bias + _SUM_BYTES * i, n_lanes))
-        store_sums(found, load_rows(found, ys), sums.at + sums.step * i, n_lanes)
-
-    @inline
-    def multiply(groups: Groups, k: Int, xs: Int, n: Int, sums: Sums, work: Int) -> None:
-        done = 0
-        if groups.n == 2 and n >= 2 * PAIR_ROWS:
-            next_groups = 2 * groups.step
-            ahead = next_groups
-            while done + PAIR_ROWS <= n:
-                rows = load_rows(tile_f32x16(PAIR_ROWS), xs + 8 * done)
-                found = tile_f32x16(n_sums)
-                found = accumulate(found, groups.w, groups.step, k, rows, ahead)
-                ys = sums.ys + 8 * done
-                store(half_of(found, 0), ys, groups, sums, 0)
-                store(half_of(found, 1), ys, groups, sums, 1)
-                ahead = ahead + ahead_bytes if ahead == next_groups else 0
-                done += PAIR_ROWS
-        by_group(groups, k, xs, n, sums, done, work)
-
-    return multiply
-
-
 @inline
 def _most_rows_of_panels(n: Int, k: Int, row_bytes: Int) -> Int:
     return ROWS * _most_panels(_panel_bytes(k))
@@ -316,7 +194,7 @@ def store_sums_of(n: Int, y: Int, sums: Any, n_lanes: Int) -> None:
     """The first `n_lanes` sums of a row, one of `n`, to its place at y in a result."""
     if n_lanes < GROUP:
         store_f32x16_part(y, sums, n_lanes)
-    elif n >= PAST_CACHES_ROWS and y & (_SUM_BYTES - 1) == 0:
+    elif n >= PAST_CACHES_ROWS and y & (SUM_BYTES - 1) == 0:
         store_line_past_caches(y, sums)
     else:
         store_f32x16(y, sums)
@@ -326,13 +204,13 @@ def store_sums_of(n: Int, y: Int, sums: Any, n_lanes: Int) -> None:
 def _store_panel_rows(found: Int, n: Int, groups: Groups, sums: Sums) -> None:
     """Sums of `n` rows, [panels, GROUPS, ROWS, 16] at `found`, to where they go."""
     for t in range(n):
-        row = found + ((t & -ROWS) * GROUPS + (t & (ROWS - 1))) * _SUM_BYTES
+        row = found + ((t & -ROWS) * GROUPS + (t & (ROWS - 1))) * SUM_BYTES
         y, bias = load_i64(sums.ys + 8 * t) + sums.at, sums.bias
         for i in range(groups.n):
             n_lanes = groups.n_rows - GROUP * i
-            total = load_f32x16(row + ROWS * _SUM_BYTES * i)
+            total = load_f32x16(row + ROWS * SUM_BYTES * i)
             if bias != 0:
-                total = total + load_f32x16_part(bias + _SUM_BYTES * i, n_lanes)
+                total = total + load_f32x16_part(bias + SUM_BYTES * i, n_lanes)
             store_sums_of(n if sums.is_result else 0, y + sums.step * i, total, n_lanes)
 
 
@@ -340,7 +218,7 @@ def _by_tiles(tiles: TileProducts, rest: Inline) -> tuple[Inline, Inline, Inline
     """`begin`, `take` and `multiply` of a Unit with AMX. `rest` multiplies one group with rows that
     no panel has, and with all rows where scales are too large for tiles."""
     configure, pack, multiply_panels = tiles.configure, tiles.pack, tiles.multiply
-    by_group = _by_group(rest)
+    by_group = by_each_group(rest)
 
     @inline
     def begin(n: Int, work: Int) -> None:
@@ -362,22 +240,6 @@ def _by_tiles(tiles: TileProducts, rest: Inline) -> tuple[Inline, Inline, Inline
     return begin, take, multiply
 
 
-def _short_or_not(short: Inline, other: Inline) -> Inline:
-    """The function that multiplies one group, short rows otherwise where many rows of x need it."""
-    most, least_rows = short_rows.MOST, short_rows.LEAST_ROWS
-
-    @inline
-    def multiply(
-        w: Int, k: Int, xs: Int, ys: Int, n: Int, at: Int, n_lanes: Int, bias: Int, work: Int
-    ) -> None:
-        if k <= most and n >= least_rows:
-            short(w, k, xs, ys, n, at, n_lanes, bias, work)
-        else:
-            other(w, k, xs, ys, n, at, n_lanes, bias, work)
-
-    return multiply
-
-
 def _unit(
     multiply: Inline,
     *,
@@ -394,28 +256,31 @@ def _unit(
 
 def unit_of(format: Format) -> Unit:
     """How units of this format are computed, on any instruction set."""
-    plain = _by_registers(format.accumulate, format.width)
+    plain = by_registers(format.accumulate, format.width)
     if format.many is not None:
         plain = many_rows.many_or_few(format.many, plain)
     if format.short is not None:  # whose 16 sums need the registers of AVX512
-        plain = Choice(_AVX512, _short_or_not(format.short, plain), plain)
+        plain = Choice(_AVX512, short_or_not(format.short, plain), plain)
     if format.tiles is None:
-        return _unit(_of_one_group(plain), most_rows=_most_rows_of_floats, row_step=_ROWS_OF_FLOATS)
+        return _unit(of_one_group(plain), most_rows=_most_rows_of_floats, row_step=_ROWS_OF_FLOATS)
     if isinstance(format.tiles, WholeUnits):
         return _unit(
-            _of_one_group(Choice(TILES_BY, format.tiles.multiply, plain)),
+            of_one_group(Choice(TILES_BY, format.tiles.multiply, plain)),
             most_rows=Choice(TILES_BY, _most_rows, _most_rows_of_floats),
             row_step=Choice(TILES_BY, _ROWS_OF_BF16, _ROWS_OF_FLOATS),
             end=Choice(TILES_BY, _end_of_all_in_tiles, _end),
         )
     assert isinstance(format, PackedFormat)
     begin, take, multiply = _by_tiles(format.tiles, plain)
-    two_groups: Inline = _of_one_group(plain)
+    two_groups: Inline = of_one_group(plain)
     row_step: Inline = _ROWS_OF_CODES
     most_groups: Inline = _ONE_GROUP
     if format.pairs is not None:
-        two_groups = Choice(_AVX512, _by_pairs(format.pairs, plain), two_groups)
+        two_groups = Choice(_AVX512, by_pairs(format.pairs, plain), two_groups)
         row_step = Choice(_AVX512, constant(PAIR_ROWS), row_step)
+        most_groups = Choice(_AVX512, constant(2), most_groups)
+    elif format.stretches is not None:
+        two_groups = Choice(_AVX512, by_stretches(format.stretches, plain), two_groups)
         most_groups = Choice(_AVX512, constant(2), most_groups)
     return _unit(
         Choice(TILES_BY, multiply, two_groups),

@@ -133,6 +133,19 @@ def store_sums(b: Emitter, sums: Any, rows: Any, at: Any, n: Any) -> None:
                 b.store_to(address, vector)
 
 
+@typed(expect([f32x16], i64, result=[f32x16]))
+def load_vectors_of(b: Emitter, sums: Any, ptr: Any) -> Any:
+    """As many vectors as `sums` has, side by side at `ptr`."""
+    return tile_of(b, [b.load_from(after(b, ptr, 64 * t), f32x16) for t in range(sums.type.count)])
+
+
+@typed(expect([f32x16], i64, result=void))
+def store_vectors(b: Emitter, sums: Any, ptr: Any) -> None:
+    """The vectors side by side to `ptr`."""
+    for t, vector in enumerate(parts(b, sums)):
+        b.store_to(after(b, ptr, 64 * t), vector)
+
+
 def _infer_half(*args: Arg) -> Any:
     if len(args) != 2 or not isinstance(args[0], Tile) or not isinstance(args[1], Const):
         return None
@@ -182,3 +195,14 @@ def keep_order(b: Emitter) -> None:
     """Keeps LLVM from moving loads, stores and tile instructions past this point: it would load for
     many rows at once, with no registers left for their sums. Emits no instruction."""
     b.call(ir.InlineAsm(ir.FunctionType(void.ir, []), "", "~{memory}", True), [])
+
+
+def in_order(b: Emitter, vectors: Iterable[Any]) -> list[Any]:
+    """The same vectors of AVX512, in an emitting function. What they come from stays before this
+    point, what they are used for after it, and loads and stores stay where they are, as with
+    `keep_order`, past which products move. Emits no instruction."""
+    items = list(vectors)
+    kind = ir.FunctionType(ir.LiteralStructType([v.type for v in items]), [v.type for v in items])
+    registers = [*["=v"] * len(items), *map(str, range(len(items)))]
+    found = b.call(ir.InlineAsm(kind, "", ",".join([*registers, "~{memory}"]), True), items)
+    return [b.extract_value(found, i) for i in range(len(items))]
