@@ -61,8 +61,17 @@ from ggmlpy.backends.cpu.kernels.matmul_units import (
     unit_of,
     work_bytes,
 )
+from ggmlpy.backends.cpu.kernels.turns import (
+    LEAST_ROWS,
+    Range,
+    cut,
+    end_turns,
+    first_piece,
+    next_piece,
+    units_of,
+)
 from ggmlpy.backends.cpu.kernels.types import FLOATS
-from ggmlpy.backends.cpu.rows import n_rows, share
+from ggmlpy.backends.cpu.rows import n_rows
 from ggmlpy.backends.cpu.simd import amx
 from ggmlpy.backends.cpu.simd.amx import TILES_BY
 from ggmlpy.backends.cpu.simd.arith import quotient
@@ -77,10 +86,8 @@ GLUS = tuple(GATED)  # the field `glu` of a record is an index of it
 PARAMS = {name for params, _ in GATED.values() for name in params}
 FIELDS = [
     *matmul_lists.FIELDS,
-    *(
-        (name, "i8")
-        for name in ("weight", "weight_up", "group_bytes", "matrix_bytes", "tiles", "work", "glu")
-    ),
+    *((name, "i8") for name in ("weight", "weight_up", "group_bytes", "matrix_bytes")),
+    *((name, "i8") for name in ("tiles", "work", "counters", "glu")),
     *((name, "f4") for name in sorted(PARAMS)),
 ]
 # Of x at a time: those of a tile, whole tiles of two groups, and with AMX all that a unit has.
@@ -182,17 +189,15 @@ def _declare(format: Format) -> Kernel:
                     combine(p, gate, up, ys, n, at, n_lanes)
 
     @inline
-    def multiply(
-        p: Record, w: Int, xs: Int, ys: Int, n: Int, scratch: Int, ith: Int, nth: Int
-    ) -> None:
-        """Thread `ith`'s share of the matrices at `w` times the `n` rows of x that need them."""
+    def multiply_units(
+        p: Record, w: Int, xs: Int, ys: Int, n: Int, chunk: Int, units: Range, taken: Int, at: Int
+    ) -> Int:
+        """Units of the matrices at `w` times the `n` rows of x that need them, with scratch memory
+        at `at`. `taken` is the chunk that the thread took last; returns that for the next units."""
         k, n_groups = p.x.ne0, quotient(p.y.ne0 + GROUP - 1, GROUP)
-        chunk = chunk_rows(n, n_groups, most_rows(n, k, p.row_bytes), row_step(), nth)
-        n_units = n_groups * quotient(n + chunk - 1, chunk)
         rows, step = rows_at_once(), most_groups()
         run = max(step, quotient(RUN, n) & -step) if n <= min(rows, chunk) else step
-        start, end = share(n_units, ith, nth), share(n_units, ith + 1, nth)
-        taken = -1
+        start, end = units
         while start < end:
             i_chunk = quotient(start, n_groups)
             group = start - i_chunk * n_groups
@@ -200,12 +205,28 @@ def _declare(format: Format) -> Kernel:
             n_here = min(run, n_groups - group, end - start)
             if i_chunk != taken:
                 n_taken = last - i_chunk * chunk
-                take(xs + 8 * i_chunk * chunk, n_taken, k, scratch + p.work)
+                take(xs + 8 * i_chunk * chunk, n_taken, k, at + p.work)
                 taken = i_chunk
             for row in range(i_chunk * chunk, last, rows):
                 n_rows_here = min(rows, last - row)
-                products(p, w, group, n_here, xs + 8 * row, ys + 8 * row, n_rows_here, scratch)
+                products(p, w, group, n_here, xs + 8 * row, ys + 8 * row, n_rows_here, at)
             start += n_here
+        return taken
+
+    @inline
+    def multiply(
+        p: Record, w: Int, xs: Int, ys: Int, n: Int, at: Int, counters: Int, ith: Int, nth: Int
+    ) -> None:
+        """Thread `ith`'s part of the matrices at `w`."""
+        n_groups = quotient(p.y.ne0 + GROUP - 1, GROUP)
+        chunk = chunk_rows(n, n_groups, most_rows(n, p.x.ne0, p.row_bytes), row_step(), nth)
+        n_units = n_groups * quotient(n + chunk - 1, chunk)
+        pieces = cut(n_units, most_groups(), counters if n >= LEAST_ROWS else 0, ith, nth)
+        piece, taken = first_piece(pieces), -1
+        while piece < pieces.n:
+            units = units_of(pieces, piece)
+            taken = multiply_units(p, w, xs, ys, n, chunk, units, taken, at)
+            piece = next_piece(pieces)
 
     def matmul_glu(p: Record, ith: Int, nth: Int) -> None:
         scratch = p.scratch + ith * p.scratch_stride
@@ -214,11 +235,15 @@ def _declare(format: Format) -> Kernel:
         for i in range(rows_at_once()):
             store_i64(scratch + p.tiles + _ADDRESSES + 8 * i, scratch + p.tiles + _SUM_BYTES * i)
         begin(n_rows(p.y), scratch + p.work)
-        for j in range(p.a2 * p.a3):
+        n_matrices = p.a2 * p.a3
+        counters = p.counters if n_matrices == 1 and nth > 1 else 0
+        for j in range(n_matrices):
             first, last = load_i64(starts + 8 * j), load_i64(starts + 8 * j + 8)
             if first < last:
                 w = p.weight + j * p.matrix_bytes
-                multiply(p, w, xs + 8 * first, ys + 8 * first, last - first, scratch, ith, nth)
+                x, y = xs + 8 * first, ys + 8 * first
+                multiply(p, w, x, y, last - first, scratch, counters, ith, nth)
+        end_turns(counters, nth)
         end_units(n_rows(p.y))
         clear_rows_without_matrix(p, starts, ys, ith, nth)
 

@@ -57,8 +57,18 @@ from ggmlpy.backends.cpu.kernels.matmul_lists import (
     make_lists,
 )
 from ggmlpy.backends.cpu.kernels.matmul_units import chunk_rows, unit_of, work_bytes
+from ggmlpy.backends.cpu.kernels.turns import (
+    LEAST_ROWS,
+    N_COUNTERS,
+    Range,
+    cut,
+    end_turns,
+    first_piece,
+    next_piece,
+    units_of,
+)
 from ggmlpy.backends.cpu.kernels.types import FLOATS
-from ggmlpy.backends.cpu.rows import n_rows, share
+from ggmlpy.backends.cpu.rows import n_rows
 from ggmlpy.backends.cpu.simd.amx import TILES_BY
 from ggmlpy.backends.cpu.simd.arith import quotient
 from ggmlpy.backends.cpu.simd.memory import load_i64
@@ -71,6 +81,7 @@ ARGS = np.dtype(
         ("group_bytes", "i8"),
         ("matrix_bytes", "i8"),
         ("work", "i8"),  # offset of the unit's memory in a thread's scratch memory
+        ("counters", "i8"),  # of the pieces that threads take (turns.py)
         ("bias", TENSOR),  # added to every row of the result in mul_mat+add
     ],
     align=True,
@@ -137,6 +148,7 @@ def bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
         "matrix_bytes": format.matrix_bytes(k, weight.ne[1]),
         "scratch_stride": _stride(format, node, bool(builder.isa.has & TILES_BY)),
         "work": lists_stride(node),
+        "counters": builder.counters(N_COUNTERS),
     }
 
 
@@ -147,16 +159,14 @@ def declare(format: Format) -> Kernel:
     most_rows, row_step, most_groups = unit.most_rows, unit.row_step, unit.most_groups
 
     @inline
-    def multiply(
-        p: Record, w: Int, xs: Int, ys: Int, n: Int, work: Int, ith: Int, nth: Int
-    ) -> None:
-        """Thread `ith`'s share of one matrix times the `n` rows of x that need it."""
+    def multiply_units(
+        p: Record, w: Int, xs: Int, ys: Int, n: Int, chunk: Int, units: Range, taken: Int, work: Int
+    ) -> Int:
+        """Units of one matrix times the `n` rows of x that need it. `taken` is the chunk that the
+        thread took last; returns that for the next units."""
         k, m = p.x.ne0, p.y.ne0
         n_groups = quotient(m + GROUP - 1, GROUP)
-        chunk = chunk_rows(n, n_groups, most_rows(n, k, p.row_bytes), row_step(), nth)
-        n_units = n_groups * quotient(n + chunk - 1, chunk)
-        i, last = share(n_units, ith, nth), share(n_units, ith + 1, nth)
-        taken = -1
+        i, last = units
         while i < last:
             i_chunk = quotient(i, n_groups)
             group = i - i_chunk * n_groups
@@ -173,6 +183,22 @@ def declare(format: Format) -> Kernel:
             sums = Sums(ys + 8 * first, at, 4 * GROUP, bias, True)
             multiply_unit(groups, k, x, n_here, sums, work)
             i += n_groups_here
+        return taken
+
+    @inline
+    def multiply(
+        p: Record, w: Int, xs: Int, ys: Int, n: Int, work: Int, counters: Int, ith: Int, nth: Int
+    ) -> None:
+        """Thread `ith`'s part of one matrix."""
+        n_groups = quotient(p.y.ne0 + GROUP - 1, GROUP)
+        chunk = chunk_rows(n, n_groups, most_rows(n, p.x.ne0, p.row_bytes), row_step(), nth)
+        n_units = n_groups * quotient(n + chunk - 1, chunk)
+        pieces = cut(n_units, most_groups(), counters if n >= LEAST_ROWS else 0, ith, nth)
+        piece, taken = first_piece(pieces), -1
+        while piece < pieces.n:
+            units = units_of(pieces, piece)
+            taken = multiply_units(p, w, xs, ys, n, chunk, units, taken, work)
+            piece = next_piece(pieces)
 
     def matmul(p: Record, ith: Int, nth: Int) -> None:
         scratch = p.scratch + ith * p.scratch_stride
@@ -180,12 +206,14 @@ def declare(format: Format) -> Kernel:
         make_lists(p, starts, xs, ys)
         begin(n_rows(p.y), scratch + p.work)
         n_matrices = p.a2 * p.a3
+        counters = p.counters if n_matrices == 1 and nth > 1 else 0
         for j in range(n_matrices):
             first, last = load_i64(starts + 8 * j), load_i64(starts + 8 * j + 8)
             if first < last:
                 w = p.weight + j * p.matrix_bytes
                 x, y = xs + 8 * first, ys + 8 * first
-                multiply(p, w, x, y, last - first, scratch + p.work, ith, nth)
+                multiply(p, w, x, y, last - first, scratch + p.work, counters, ith, nth)
+        end_turns(counters, nth)
         end(n_rows(p.y))
         clear_rows_without_matrix(p, starts, ys, ith, nth)
 
