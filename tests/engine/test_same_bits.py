@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ggmlpy.backends.cpu.backend import CpuBackend
+from ggmlpy.backends.cpu.isa import available
+from ggmlpy.gguf import GGUFFile
 from ggmlpy.memory.batch import Batch
 from ggmlpy.memory.layouts import LAYOUTS
 from ggmlpy.memory.state import put_state, take_state
+from ggmlpy.models import load_model
 from ggmlpy.runtime.context import Context
 from tests.engine.test_streams import ARCHITECTURES, make
-from tests.models.tiny import Tiny
+from tests.models.tiny import Tiny, write_model
 
 N_SEQ = 4
 RNG = np.random.default_rng(11)
@@ -139,3 +143,20 @@ def test_weights_of_bf16(tmp_path: Path, layout: str) -> None:
         alone = make(tmp_path, n_seq_max=1, n_ctx_seq=80, model=model)
         want = np.concatenate([alone.decode([token]).copy() for token in text])
         np.testing.assert_array_equal(got[seq], want)
+
+
+@pytest.mark.parametrize("weight_type", ["f16", "q8_0"])
+def test_every_instruction_set_with_fma(tmp_path: Path, weight_type: str) -> None:
+    """`generic` of x86-64, which has none, is the only one with bits of its own."""
+    levels = [isa for isa in available() if "fma" in isa.has]
+    if len(levels) == 1:
+        pytest.skip("this machine has one instruction set with fma")
+    path = tmp_path / "tiny.gguf"
+    write_model(path, Tiny(n_head=2, n_head_kv=1, n_rot=32, n_ff=128, weight_type=weight_type))
+    model = load_model(GGUFFile.open(path))
+    logits = []
+    for isa in levels:
+        run = Context(model, [CpuBackend(2, isa)], n_ctx=80)
+        logits.append(run.decode(TEXTS[0], all_logits=True).copy())
+    for isa, got in zip(levels[1:], logits[1:], strict=True):
+        np.testing.assert_array_equal(got, logits[0], isa.name)
