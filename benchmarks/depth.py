@@ -216,7 +216,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--backend", default="cpu", help="of ggmlpy")
     parser.add_argument(
-        "--save", type=Path, nargs="?", const=RESULTS / "depth.json", metavar="FILE",
+        "--save", type=report.results_file, nargs="?", const=RESULTS / "depth.json", metavar="FILE",
         help="keep the figures (benchmarks/results/depth.json)",
     )  # fmt: skip
     options = parser.parse_args(arguments)

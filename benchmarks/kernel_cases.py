@@ -7,7 +7,7 @@ the backend has a kernel for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ggmlpy import ops
 from ggmlpy.backends.cpu.backend import MATMUL_FORMATS, CpuBackend
+from ggmlpy.backends.cpu.formats.base import PackedFormat
 from ggmlpy.backends.cpu.isa import ISA
 from ggmlpy.conformance.blocks import random_rows
 from ggmlpy.conformance.run import Prepared, computing, unsupported
@@ -46,14 +47,32 @@ class Case(Protocol):
         """Multiply-adds of a node."""
 
     @property
+    def other_bytes(self) -> int:
+        """Of a node's x, or queries, and result."""
+
+    @property
     def n_bytes(self) -> int:
         """What a node reads and writes at least, weights in the form that its kernel reads."""
 
     def unit(self, isa: ISA) -> str:
         """The ceiling of its multiply-adds (kernel_ceilings.py)."""
 
+    @property
+    def leaf(self) -> Leaf:
+        """What its weights, or each of K and V, are."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of a node's weights, as stored and as packed, or of its K and V."""
+
+    def n_nodes(self, source: Sources) -> int:
+        """How many weights there are, or caches."""
+
     def nodes(self, source: Sources) -> list[Tensor]:
         """A node for each of the weights, or caches."""
+
+
+Leaf = tuple[str, int, int]  # type, elements of a row, rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +97,21 @@ class Product:
         return MATMUL_FORMATS[self.type].matrix_bytes(self.k, self.m)
 
     @property
+    def other_bytes(self) -> int:
+        return 4 * self.n_rows * (self.k + self.m)
+
+    @property
     def n_bytes(self) -> int:
-        return self.weight_bytes + 4 * self.n_rows * (self.k + self.m)
+        return self.weight_bytes + self.other_bytes
+
+    @property
+    def leaf(self) -> Leaf:
+        return self.type, self.k, self.m
+
+    @property
+    def held_bytes(self) -> int:
+        is_packed = isinstance(MATMUL_FORMATS[self.type], PackedFormat)
+        return type_of(self.type).row_bytes(self.k) * self.m + is_packed * self.weight_bytes
 
     def unit(self, isa: ISA) -> str:
         format = MATMUL_FORMATS[self.type]
@@ -88,10 +120,12 @@ class Product:
             return "tiles" if has_tiles else "dot"
         return "bf16 tiles" if has_tiles else "fma"
 
+    def n_nodes(self, source: Sources) -> int:
+        return source.n_nodes(self.weight_bytes, self.n_products)
+
     def nodes(self, source: Sources) -> list[Tensor]:
-        n = source.n_nodes(self.weight_bytes, self.n_products)
         x = from_numpy(source.floats(self.n_rows, self.k))
-        return [ops.mul_mat(w, x) for w in source.weights(self.type, self.k, self.m)[:n]]
+        return [ops.mul_mat(w, x) for w in source.leaves(self.leaf, self.n_nodes(source))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +164,26 @@ class Attention:
         return 2 * self.n_seqs * self.depth * N_HEAD_KV * type_of(self.type).row_bytes(HEAD)
 
     @property
+    def other_bytes(self) -> int:
+        return 2 * 4 * HEAD * N_HEAD * self.n_seqs * self.n_queries
+
+    @property
     def n_bytes(self) -> int:
-        return self.cache_bytes + 2 * 4 * HEAD * N_HEAD * self.n_seqs * self.n_queries
+        return self.cache_bytes + self.other_bytes
+
+    @property
+    def leaf(self) -> Leaf:
+        return self.type, HEAD * N_HEAD_KV, self.n_seqs * self.depth
+
+    @property
+    def held_bytes(self) -> int:
+        return self.cache_bytes
 
     def unit(self, isa: ISA) -> str:
         return "fma"
+
+    def n_nodes(self, source: Sources) -> int:
+        return source.n_nodes(self.cache_bytes, self.n_products)
 
     def nodes(self, source: Sources) -> list[Tensor]:
         n, S = self.n_queries, self.n_seqs
@@ -162,10 +211,8 @@ class Attention:
 
     def _caches(self, source: Sources, streams: int) -> Iterator[tuple[Tensor, Tensor]]:
         """K and V, [D, cells, Hk, streams], of each node."""
-        n_nodes = source.n_nodes(self.cache_bytes, self.n_products)
-        n_rows = self.n_seqs * self.depth
-        stored = source.weights(self.type, HEAD * N_HEAD_KV, n_rows, 2 * n_nodes)
-        ne = HEAD, N_HEAD_KV, n_rows // streams, streams
+        stored = source.leaves(self.leaf, 2 * self.n_nodes(source))
+        ne = HEAD, N_HEAD_KV, self.n_seqs * self.depth // streams, streams
         heads = [ops.permute(ops.reshape_4d(leaf, *ne), 0, 2, 1, 3) for leaf in stored]
         yield from zip(heads[::2], heads[1::2], strict=False)
 
@@ -177,7 +224,7 @@ class Sources:
     def __init__(self, memory_bytes: int) -> None:
         self._memory_bytes = memory_bytes
         self._rng = np.random.default_rng(0)
-        self._made: dict[tuple[str, int, int], list[Tensor]] = {}
+        self._made: dict[Leaf, list[Tensor]] = {}
 
     def n_nodes(self, n_bytes: int, n_products: int) -> int:
         """Nodes of a plan, each of which reads and computes so much."""
@@ -190,13 +237,11 @@ class Sources:
         floats[...] = self._rng.uniform(-1, 1, shape)
         return floats
 
-    def weights(self, type: str, k: int, m: int, n: int | None = None) -> list[Tensor]:
-        """At least `n` leaves [k, m], or as many as there should be."""
-        n_bytes = type_of(type).row_bytes(k) * m
-        n = n or max(1, self._memory_bytes // n_bytes)
-        leaves = self._made.setdefault((type, k, m), [])
-        leaves += [self._leaf(type, k, m) for _ in range(n - len(leaves))]
-        return leaves[:n]
+    def leaves(self, leaf: Leaf, n: int) -> list[Tensor]:
+        """`n` of them."""
+        made = self._made.setdefault(leaf, [])
+        made += [self._leaf(*leaf) for _ in range(n - len(made))]
+        return made[:n]
 
     def _leaf(self, type: str, k: int, m: int) -> Tensor:
         n_rows = min(m, _DISTINCT_ROWS)
@@ -207,6 +252,17 @@ class Sources:
         whole = np.resize(rows, (m, rows.shape[-1]))
         # A leaf that never changes: a backend reads it where it is.
         return from_bytes(whole.reshape(-1), type, (k, m), flags=Flag.WEIGHT)
+
+
+def memory_bytes(cases: Iterable[Case], source: Sources, n_ways: int) -> int:
+    """What these cases take: weights and caches once, x and results in each of `n_ways`."""
+    held: dict[Leaf, int] = {}
+    others = 0
+    for case in cases:
+        n_nodes = case.n_nodes(source)
+        held[case.leaf] = max(n_nodes * case.held_bytes, held.get(case.leaf, 0))
+        others += n_nodes * case.other_bytes
+    return sum(held.values()) + n_ways * others
 
 
 @dataclass(slots=True)

@@ -43,16 +43,18 @@ from benchmarks.kernel_cases import (
     Measured,
     Sources,
     attention,
+    memory_bytes,
     prepare,
     products,
 )
 from benchmarks.kernel_ceilings import Machine, best
-from benchmarks.report import count, numbers, words
+from benchmarks.report import count, counted, counts, words
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.backends.cpu.isa import available
 from ggmlpy.bench.bandwidth import last_level_cache_bytes
-from ggmlpy.errors import GgmlpyError
+from ggmlpy.common.system_memory import check_memory
+from ggmlpy.errors import AllocationError, GgmlpyError
 from ggmlpy.graph.types import type_of
 
 RESULTS = report.RESULTS / "kernels.json"
@@ -110,23 +112,31 @@ def cases_of(options: argparse.Namespace) -> list[Case]:
 def measure(
     cases: Sequence[Case], ways: Sequence[Way], options: argparse.Namespace
 ) -> tuple[list[Speed], dict[Way, dict[str, float]], list[str]]:
-    """Figures, ceilings, and what is not supported."""
-    source = Sources(options.memory_mb << 20)
-    lines = np.ones(max(READ_BYTES, 4 * (last_level_cache_bytes() or 0)), np.uint8)
+    """Figures, ceilings, and what is not supported. Raises AllocationError for more memory than
+    the machine has, before any is taken."""
+    each = options.memory_mb << 20
+    source = Sources(each)
+    n_read = max(READ_BYTES, 4 * (last_level_cache_bytes() or 0))
+    try:
+        check_memory(n_read + max(each, memory_bytes(cases, source, len(ways))))
+    except AllocationError as error:
+        raise AllocationError(f"--memory-mb {options.memory_mb}: {error}") from None
+    lines = np.ones(n_read, np.uint8)
     plans: dict[Way, list[Measured]] = {}
     machines: dict[Way, Machine] = {}
     refused: list[str] = []
     for way in ways:
         isa, n_threads = way
         backend = CpuBackend(n_threads, isa)
-        report.tell(f"{isa}, {_threads(n_threads)}: planning {len(cases)} kernels")
+        doing = f"planning {counted(len(cases), 'kernel')}"
+        report.tell(f"{isa}, {counted(n_threads, 'thread')}: {doing}")
         machines[way] = Machine(backend.isa, n_threads, lines)
         made = [prepare(case, backend, source) for case in cases]
         refused += [f"{isa}: {reason}" for reason in made if isinstance(reason, str)]
         plans[way] = [plan for plan in made if isinstance(plan, Measured)]
     samples: dict[Way, list[Mapping[str, float]]] = {way: [] for way in ways}
     n_runs = options.repeat * sum(map(len, plans.values()))
-    report.tell(f"{n_runs} runs")
+    report.tell(counted(n_runs, "run"))
     with report.progress("kernels", n_runs) as advance:
         for _ in range(options.repeat):
             for way in ways:
@@ -176,7 +186,7 @@ def doubts_of(cases: Sequence[Case], options: argparse.Namespace) -> list[str]:
 def show(speeds: Sequence[Speed], ceilings: Mapping[Way, Mapping[str, float]]) -> None:
     """A table for each instruction set and number of threads."""
     for (isa, n_threads), found in ceilings.items():
-        title = f"kernels, {_threads(n_threads)}, {isa}"
+        title = f"kernels, {counted(n_threads, 'thread')}, {isa}"
         table = Table(title=title, title_justify="left", title_style="bold")
         table.add_column("kernel", no_wrap=True)
         for column in ("G/s", "GB/s", "limit"):
@@ -192,16 +202,15 @@ def show(speeds: Sequence[Speed], ceilings: Mapping[Way, Mapping[str, float]]) -
         report.show(table)
 
 
-def _threads(n: int) -> str:
-    return "1 thread" if n == 1 else f"{n} threads"
-
-
 # --- the command --------------------------------------------------------------------------------
 
 
 def sizes(text: str) -> list[tuple[int, int]]:
     """`2048x8192,…` as pairs."""
-    return [(count(k), count(m)) for k, m in (part.split("x") for part in words(text))]
+    pairs = [part.split("x") for part in words(text)]
+    if not pairs or any(len(pair) != 2 for pair in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} must be sizes such as 2048x8192,1536x1001")
+    return [(count(k), count(m)) for k, m in pairs]
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -236,7 +245,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--repeat", type=count, help="(7)")
     parser.add_argument("--memory-mb", type=count, default=64, metavar="N")
     parser.add_argument(
-        "--save", type=Path, nargs="?", const=RESULTS, metavar="FILE",
+        "--save", type=report.results_file, nargs="?", const=RESULTS, metavar="FILE",
         help=f"keep the figures (benchmarks/results/{RESULTS.name})",
     )  # fmt: skip
     options = parser.parse_args(arguments)
@@ -250,14 +259,6 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
             if value not in known:
                 parser.error(f"{name}: there is no {value} here, but {', '.join(known)}")
     return options
-
-
-def counts(text: str) -> list[int]:
-    """`1,8` as a list, all of at least 1."""
-    values = numbers(text)
-    if min(values) < 1:
-        raise ValueError(text)
-    return values
 
 
 def _usual(levels: Sequence[str]) -> list[str]:

@@ -257,8 +257,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--backend", default="cpu", help="of ggmlpy")
     parser.add_argument("--json", action="store_true", help="a line for each row, and no table")
     parser.add_argument(
-        "--save", type=Path, nargs="?", const=RESULTS / "mixture.json", metavar="FILE",
-        help="keep the figures (benchmarks/results/mixture.json)",
+        "--save", type=report.results_file, nargs="?", const=RESULTS / "mixture.json",
+        metavar="FILE", help="keep the figures (benchmarks/results/mixture.json)",
     )  # fmt: skip
     options = parser.parse_args(arguments)
     for layout in options.layouts:

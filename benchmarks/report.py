@@ -9,6 +9,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -156,19 +157,43 @@ def words(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[int]:
-    """`8,32` as a list; not negative."""
-    values = [int(part) for part in words(text)]
-    if not values or min(values) < 0:
-        raise ValueError(text)
+    """`8,32` as a list, of an option; not negative."""
+    return _numbers(text, 0)
+
+
+def counts(text: str) -> list[int]:
+    """`1,8` as a list, of an option; all of at least 1."""
+    return _numbers(text, 1)
+
+
+def _numbers(text: str, least: int) -> list[int]:
+    values = [int(part) if part.strip().isdecimal() else -1 for part in words(text)]
+    if not values or min(values) < least:
+        raise ArgumentTypeError(
+            f"{text!r} must be whole numbers of at least {least}, separated by commas"
+        )
     return values
 
 
 def count(text: str) -> int:
-    """A number of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
+    """A number of at least 1, of an option."""
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
+    return int(text)
+
+
+def results_file(text: str) -> Path:
+    """A file to save results in, of an option. Its folder must be there, before hours are spent on
+    measuring."""
+    path = Path(text)
+    if not path.parent.is_dir():
+        raise ArgumentTypeError(f"there is no folder {path.parent}")
+    return path
+
+
+def counted(n: int, what: str) -> str:
+    """`1 thread`, `2 threads`."""
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def rounded(value: float | None) -> str:
@@ -185,6 +210,5 @@ def save(path: Path, key: str, entry: dict[str, Any]) -> None:
     """
     entries = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     entries[key] = entry
-    path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(dict(sorted(entries.items())), indent=1)
     path.write_text(text + "\n", encoding="utf-8")

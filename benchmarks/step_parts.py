@@ -156,7 +156,7 @@ def python_us(us: dict[str, float]) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("model", nargs="?", type=Path, default=ggmlpy.packaged_model())
-    parser.add_argument("--sequences", default="1,32", help="sequences that write at a time")
+    parser.add_argument("--sequences", type=report.counts, default=[1, 32], help="at a time (1,32)")
     parser.add_argument("--temperature", default="0,0.8", help="0: the likeliest token")
     parser.add_argument("--steps", type=report.count, default=100)
     parser.add_argument("--threads", type=report.count, default=1)
@@ -165,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.simplefilter("ignore", ContextWarning)  # the text does not matter
     rows = []
     try:
-        for n in report.numbers(options.sequences):
+        for n in options.sequences:
             n_ctx = n * (N_WARM + options.steps + 64)
             with Llama(
                 options.model, n_ctx=n_ctx, n_seq_max=n, n_threads=options.threads, backend="cpu"

@@ -335,8 +335,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--stream-depth", type=count, default=128)
     parser.add_argument("--backend", default="cpu", help="of ggmlpy")
     parser.add_argument(
-        "--save", type=Path, nargs="?", const=RESULTS / "vs_llama_cpp.json", metavar="FILE",
-        help="keep the figures (benchmarks/results/vs_llama_cpp.json)",
+        "--save", type=report.results_file, nargs="?", const=RESULTS / "vs_llama_cpp.json",
+        metavar="FILE", help="keep the figures (benchmarks/results/vs_llama_cpp.json)",
     )  # fmt: skip
     options = parser.parse_args(arguments)
     for name, given, known in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import re
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -24,6 +25,7 @@ from benchmarks.kernel_cases import (
     Product,
     Sources,
     attention,
+    memory_bytes,
     products,
 )
 from benchmarks.kernel_ceilings import FACTORS_BYTES, LOOPS, READ, Machine
@@ -31,6 +33,7 @@ from benchmarks.kernels import main, parse, speed_of
 from ggmlpy.backends.cpu.backend import CpuBackend
 from ggmlpy.backends.cpu.isa import known, select
 from ggmlpy.backends.cpu.jit import shared_jit
+from ggmlpy.common import system_memory
 from ggmlpy.conformance.checks import check_node
 from ggmlpy.conformance.run import Prepared, computing
 from tests.cpu.conftest import ISAS
@@ -217,9 +220,46 @@ def test_the_whole_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_a_pattern_chooses(capsys: pytest.CaptureFixture[str]) -> None:
     only = ["--isa", "generic", "--threads", "1", "--only", "q4_0*rows=3"]
     assert main([*TINY, *only]) == 0
-    rows = [line for line in capsys.readouterr().out.splitlines() if "64x33" in line]
+    shown = capsys.readouterr()
+    assert "generic, 1 thread: planning 1 kernel\n" in shown.err
+    rows = [line for line in shown.out.splitlines() if "64x33" in line]
     assert len(rows) == 1
     assert "q4_0 64x33 rows=3" in rows[0]
+
+
+def test_memory_is_counted(tmp_path: Path) -> None:
+    """Of a type and size once, however many cases use it; x and results for each way."""
+    source = Sources(1 << 20)
+    one, two = Product("q4_0", 512, 512, 1), Product("q4_0", 512, 512, 3)
+    n_nodes = (1 << 20) // one.weight_bytes
+    stored = 512 * 512 // 32 * 18
+    held = n_nodes * (stored + one.weight_bytes)
+    others = n_nodes * 4 * 1024
+    assert memory_bytes([one], source, 1) == held + others
+    assert memory_bytes([one, two], source, 3) == held + 3 * (others + 3 * others)
+    in_place = Product("f32", 512, 512, 1)
+    assert memory_bytes([in_place], source, 1) == 4 * 512 * 512 + 4 * 1024
+    caches = Attention("f16", 1, 9, 3), Attention("f16", 1, 9, 3, "unified")
+    n_nodes = (1 << 20) // caches[0].cache_bytes
+    queries = 2 * 4 * HEAD * N_HEAD * 3
+    assert memory_bytes(caches, source, 1) == n_nodes * (caches[0].cache_bytes + 2 * queries)
+    made = {x.root for node in caches[0].nodes(source) for x in node.src[1:3]}
+    assert sum(leaf.spec.n_bytes for leaf in made) == n_nodes * caches[0].cache_bytes
+
+
+@pytest.mark.parametrize("options", [["--memory-mb", "9"], ["--rows", "500000"]])
+def test_more_memory_than_there_is_is_refused_before_any_is_taken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    def take(*_: Any) -> Any:
+        raise AssertionError("memory was taken")
+
+    monkeypatch.setattr(system_memory, "physical_memory", lambda: 8 << 20)
+    monkeypatch.setattr(np, "ones", take)
+    monkeypatch.setattr(kernels, "prepare", take)
+    assert main([*TINY, *options]) == 1
+    said = r"error: --memory-mb [19]: \d+ bytes of memory cannot be had, this machine has 8388608\n"
+    assert re.fullmatch(said, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
@@ -237,13 +277,24 @@ def test_what_cannot_be_measured_is_one_line(
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [["--isa", "sse5"], ["--types", "q9"], ["--sizes", "64"], ["--rows", "0"], ["--kv-types", "x"]],
+    ("option", "value", "said"),
+    [
+        ("--isa", "sse5", "there is no sse5 here, but"),
+        ("--types", "q9", "there is no q9 here, but"),
+        ("--kv-types", "x", "there is no x here, but"),
+        ("--sizes", "64", "'64' must be sizes such as 2048x8192,1536x1001"),
+        ("--sizes", "64x0", "'0' must be a whole number of at least 1"),
+        ("--rows", "1,0", "'1,0' must be whole numbers of at least 1, separated by commas"),
+        ("--repeat", "many", "'many' must be a whole number of at least 1"),
+        ("--save", "no/such/folder/x.json", "there is no folder no/such/folder"),
+    ],
 )
-def test_what_there_is_not_is_refused(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_there_is_not_is_refused(
+    option: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        parse(wrong)
-    assert wrong[0] in capsys.readouterr().err
+        parse([option, value])
+    assert re.search(f"{option}: {re.escape(said)}", capsys.readouterr().err)
 
 
 def test_quick_is_a_part_of_the_whole() -> None:
