@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import re
 import threading
-import warnings
 from collections.abc import Iterable
 from functools import cache
 from weakref import WeakSet
@@ -23,6 +22,7 @@ from ggmlpy.backends.cpu.isa import ISA, select
 from ggmlpy.backends.cpu.kernel import Entry
 from ggmlpy.backends.cpu.key import Keys
 from ggmlpy.backends.cpu.linker import Linker
+from ggmlpy.common.callers import warn_caller
 from ggmlpy.errors import BackendError
 
 _ALL: WeakSet[Jit] = WeakSet()  # of this process
@@ -114,12 +114,11 @@ class Jit:
         problem, self.cache.problem = self.cache.problem, None
         if problem is not None and not self._warned:
             self._warned = True
-            warnings.warn(
+            warn_caller(
                 f"compiled kernels cannot be kept in {self.cache.folder}:"
                 f" {problem.strerror or problem}. Each start compiles them again, unless"
                 " GGMLPY_CACHE_DIR names a folder that this user alone can write to",
                 KernelCacheWarning,
-                stacklevel=2,
             )
 
 

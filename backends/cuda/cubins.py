@@ -8,7 +8,6 @@ unit with its headers, the architecture, NVRTC's version and options.
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from functools import cached_property
@@ -17,6 +16,7 @@ from ggmlpy.backends.cpu.cache import Cache, KernelCacheWarning
 from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.backends.cuda.nvrtc import MAJORS, OPTIONS, Nvrtc, nvrtc
 from ggmlpy.backends.cuda.source import Unit
+from ggmlpy.common.callers import warn_caller
 from ggmlpy.common.limits import starting_threads
 from ggmlpy.common.progress import tell
 from ggmlpy.errors import KernelError
@@ -97,10 +97,9 @@ class Cubins:
         problem, self._cache.problem = self._cache.problem, None
         if problem is not None and not self._warned:
             self._warned = True
-            warnings.warn(
+            warn_caller(
                 f"compiled kernels cannot be kept in {self._cache.folder}:"
                 f" {problem.strerror or problem}. Each start compiles them again, unless"
                 " GGMLPY_CACHE_DIR names a folder that this user alone can write to",
                 KernelCacheWarning,
-                stacklevel=3,
             )

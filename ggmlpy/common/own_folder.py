@@ -87,7 +87,7 @@ class OwnFolder:
         to another user, or can be written to by others.
         """
         if make:
-            path.mkdir(_PRIVATE, parents=True, exist_ok=True)
+            _make(path)
         if sys.platform == "win32":
             yield cls(path, None)
             return
@@ -173,6 +173,13 @@ class OwnFolder:
     def _at(self, name: str) -> str:
         """The path of a file, relative to the open folder if there is a handle."""
         return name if self._handle is not None else str(self._path / name)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(_PRIVATE, parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise FileExistsError(error.errno, "it is not a folder", str(folder)) from None
 
 
 def _close_to_others(folder: int) -> None:

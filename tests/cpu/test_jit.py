@@ -146,6 +146,7 @@ def test_a_folder_that_is_not_trusted_is_named_once(
         jit.address(plan_kernels.count)
         jit.address(plan_kernels.check_limit)
     (warning,) = warned
+    assert warning.filename == __file__
     text = rf"{cache.folder}: others may write to it \(mode 0777; chmod 700\)\. .*GGMLPY_CACHE_DIR"
     assert re.search(text, str(warning.message))
 

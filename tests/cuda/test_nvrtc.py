@@ -266,6 +266,7 @@ def test_one_that_does_not_compile_ends_the_work(small: Unit, tmp_path: Path) ->
 def test_where_nothing_can_be_kept_there_is_a_warning(small: Unit, tmp_path: Path) -> None:
     (tmp_path / "cuda").write_text("not a folder")
     cubins = Cubins(Cache(tmp_path, "cuda"))
-    with pytest.warns(KernelCacheWarning, match="cannot be kept in"):
+    with pytest.warns(KernelCacheWarning, match="kept in .*: it is not a folder") as warned:
         assert cubins.load([small], "sm_80")
+    assert [warning.filename for warning in warned] == [__file__]
     assert cubins.load([small], "sm_80")  # and not a second one
