@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache as cached
-from typing import Literal
+from typing import Any, Literal
 
 from ggmlpy.backends.base import Backend, Places, Weight
 from ggmlpy.backends.base import Plan as BackendPlan
@@ -25,6 +25,7 @@ from ggmlpy.backends.cpu.runner import MAX_THREADS
 from ggmlpy.backends.cpu.threads import check_n_threads, common_entries, thread_pool
 from ggmlpy.backends.rounding import Rounding
 from ggmlpy.backends.step import Step
+from ggmlpy.common.arguments import WrongKind, parsed
 from ggmlpy.errors import FileError, IndexOutOfRange
 from ggmlpy.graph.buffer import HostBuffer
 from ggmlpy.graph.count import Counts
@@ -67,7 +68,7 @@ class CpuBackend(Backend):
         self._shares = share_activations
         self._jit = shared_jit(isa if isinstance(isa, ISA) else select(isa))
         self._pool = ScratchPool()
-        cache = cache_from_environment() if packed_cache is None else packed_cache
+        cache = parsed(_as_cache, "CpuBackend", "packed_cache", packed_cache)
         self._keeping = Keeping(cache, cached(self._jit.key)) if cache else None
 
     @property
@@ -138,6 +139,17 @@ class CpuBackend(Backend):
             if kernel.requires(node):
                 return kernel
         return None
+
+
+def _as_cache(value: Any) -> PackedCache | None:
+    """The cache of packed weights that an argument stands for. Raises WrongKind."""
+    if value is None:
+        return cache_from_environment()
+    if type(value) is int and value == 0:
+        return None
+    if not isinstance(value, PackedCache):
+        raise WrongKind("a PackedCache, 0 for none, or None", value)
+    return value
 
 
 def _multiply_adds(steps: Sequence[Step]) -> int:

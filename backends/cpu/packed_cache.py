@@ -16,22 +16,25 @@ more than bringing it into memory, on two threads (EPYC (Zen 5), Linux 6.18, 202
 A cache that cannot be read, written or trusted makes loading slow and is never an error. Files are
 dropped only when others are written: those not used for 30 days, and the longest unused where all
 together would be more than may be kept. So models that take turns need room for all of them. What
-this process has mapped stays, and what cannot have room beside it is not kept.
+this process has mapped stays. Of new weights those are kept that fit beside it and on the disk.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
+import math
 import os
 import re
 import time
-import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+from ggmlpy.common.arguments import checked
+from ggmlpy.common.callers import warn_caller
 from ggmlpy.common.own_folder import OwnFile, OwnFolder, default_folder
 from ggmlpy.common.progress import tell
 from ggmlpy.errors import BackendError
@@ -64,10 +67,16 @@ class KeptWeight:
     data: Bytes
     digest: bytes  # DIGEST_BYTES
 
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of its file."""
+        return HEADER_BYTES + self.data.nbytes
+
 
 class PackedCache:
     """Packed weights by key, in a folder, of `max_bytes` in all."""
 
+    @checked
     def __init__(self, max_bytes: int, folder: Path | None = None) -> None:
         self.folder = (folder or default_folder()) / "packed"
         self._max_bytes = max_bytes
@@ -84,37 +93,46 @@ class PackedCache:
         return None
 
     def put_all(self, weights: Mapping[str, KeptWeight]) -> None:
-        """Write weights, after what is to be dropped has been. Warns where that fails; then those
-        that were written stay."""
-        n_bytes = sum(HEADER_BYTES + weight.data.nbytes for weight in weights.values())
+        """Write the weights that there is room for, after what is to be dropped has been. Warns
+        where some cannot be kept."""
         try:
-            if n_bytes > self._max_bytes:
-                raise OSError(0, f"{n_bytes} bytes are more than the {self._max_bytes} allowed")
             with OwnFolder.opened(self.folder, make=True) as folder:
-                self._make_room(folder, n_bytes, set(map(_name, weights)))
-                _write_all(folder, weights, n_bytes)
+                _write_all(folder, self._make_room(folder, weights))
         except OSError as error:
-            warnings.warn(
-                f"packed weights cannot be kept in {self.folder}: {error.strerror or error}."
-                f" Each start packs them again, unless {VARIABLE} (GB) and the disk leave room",
-                PackedCacheWarning,
-                stacklevel=2,
-            )
+            self._warn(self._reason(error), _remedy(error))
 
-    def _make_room(self, folder: OwnFolder, n_bytes: int, names: Collection[str]) -> None:
-        """Drop files so that `n_bytes` more may be written, some of which replace `names`."""
-        files = [file for file in folder.files() if file.name not in names]
-        in_use = sum(file.n_bytes for file in files if file.name in _in_use)
-        may_stay = self._max_bytes - n_bytes
-        if in_use > may_stay:
-            raise OSError(
-                0,
-                f"{n_bytes} bytes, beside {in_use} in use, are more than the {self._max_bytes}"
-                " allowed",
+    def _make_room(
+        self, folder: OwnFolder, weights: Mapping[str, KeptWeight]
+    ) -> dict[str, KeptWeight]:
+        """The first weights that are allowed beside what is in use, after files were dropped so
+        that these may be written. Warns where that is not all."""
+        files = folder.files()
+        in_use = sum(file.n_bytes for file in _without(weights, files) if file.name in _in_use)
+        n_bytes = in_use + sum(weight.file_bytes for weight in weights.values())
+        if n_bytes > self._max_bytes:
+            needed = _gb(math.ceil(n_bytes / 1e6) * 1e6)
+            self._warn(
+                f"they take {needed} GB, {_gb(self._max_bytes)} are allowed",
+                f"{VARIABLE} is {needed} or more",
             )
-        for name in _to_drop(files, may_stay, time.time()):
+        allowed = _fitting(weights, self._max_bytes - in_use)
+        may_stay = self._max_bytes - sum(weight.file_bytes for weight in allowed.values())
+        for name in _to_drop(_without(allowed, files), may_stay, time.time()):
             with contextlib.suppress(OSError):  # another process may have done so
                 folder.remove(name)
+        return allowed
+
+    def _reason(self, error: OSError) -> str:
+        reason = error.strerror or str(error)
+        in_place = error.filename2  # of a file that cannot be replaced
+        return reason if in_place is None else f"{self.folder / in_place}: {reason}"
+
+    def _warn(self, reason: str, remedy: str) -> None:
+        warn_caller(
+            f"packed weights cannot all be kept in {self.folder}: {reason}."
+            f" Each start packs again what is not kept, unless {remedy}",
+            PackedCacheWarning,
+        )
 
 
 def key_of(identity: Iterable[object]) -> str:
@@ -130,12 +148,44 @@ def cache_from_environment(setting: str = _SETTING) -> PackedCache | None:
         if not 0 <= n_bytes < float("inf"):
             raise ValueError
     except ValueError:
-        raise BackendError(f"{VARIABLE}: {setting!r} is not a number of GB") from None
+        raise BackendError(
+            f"{VARIABLE} is {setting!r}: it must be a number of GB, 0 or more"
+        ) from None
     return PackedCache(int(n_bytes)) if n_bytes > 0 else None
 
 
 def _name(key: str) -> str:
     return f"{key}.w"
+
+
+def _gb(n_bytes: float) -> str:
+    return f"{n_bytes / 1e9:.10g}"
+
+
+def _remedy(error: OSError) -> str:
+    """What lets weights be kept that could not be."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "its disk has room, or GGMLPY_CACHE_DIR names a folder on another one"
+    if error.errno in (errno.EEXIST, errno.EISDIR):
+        return "what is there is removed"
+    return "GGMLPY_CACHE_DIR names a folder that this user alone can write to"
+
+
+def _without(weights: Iterable[str], files: Iterable[OwnFile]) -> list[OwnFile]:
+    """The files but for those of weights, which are given by their keys."""
+    names = set(map(_name, weights))
+    return [file for file in files if file.name not in names]
+
+
+def _fitting(weights: Mapping[str, KeptWeight], room: int) -> dict[str, KeptWeight]:
+    """Weights that take up to `room` bytes on disk: the first ones, and later ones beside which a
+    larger one had no room."""
+    fitting = {}
+    for key, weight in weights.items():
+        if weight.file_bytes <= room:
+            fitting[key] = weight
+            room -= weight.file_bytes
+    return fitting
 
 
 def _header(key: str, digest: bytes) -> bytes:
@@ -149,13 +199,21 @@ def _digest_in(header: bytes, key: str) -> bytes | None:
     return digest if header == _header(key, digest) else None
 
 
-def _write_all(folder: OwnFolder, weights: Mapping[str, KeptWeight], n_bytes: int) -> None:
-    done = 0
+def _write_all(folder: OwnFolder, weights: Mapping[str, KeptWeight]) -> None:
+    """Write all weights that can be: a smaller one may have room where a larger one has none.
+    Raises the first OSError in the end."""
+    errors: list[OSError] = []
+    n_bytes, done = sum(weight.file_bytes for weight in weights.values()), 0
     for key, weight in weights.items():
         tell("keeping packed weights", done / n_bytes)
-        folder.write(_name(key), _header(key, weight.digest), weight.data.data, durable=True)
-        done += HEADER_BYTES + weight.data.nbytes
+        try:
+            folder.write(_name(key), _header(key, weight.digest), weight.data.data, durable=True)
+        except OSError as error:
+            errors.append(error)
+        done += weight.file_bytes
     tell("keeping packed weights", 1.0)
+    if errors:
+        raise errors[0]
 
 
 def _to_drop(files: Sequence[OwnFile], may_stay: int, now: float) -> Iterator[str]:

@@ -21,7 +21,7 @@ CAN_READ = hasattr(os, "preadv")
 class FileStamp:
     """What identifies a file and its contents without reading them."""
 
-    path: str  # absolute
+    path: str  # absolute, without links
     n_bytes: int
     mtime_ns: int
     ctime_ns: int
@@ -36,7 +36,7 @@ class OpenFile:
 
     def __init__(self, path: Path) -> None:
         self.name = printable(path.name)
-        self._path = str(path.absolute())
+        self._path = os.path.realpath(path)
         self.descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         self._opened = self._stamp()
 
