@@ -37,7 +37,7 @@ from ggmlpy.backends.cpu.pieces import (
 )
 from ggmlpy.common.limits import starting_threads
 from ggmlpy.common.progress import tell
-from ggmlpy.errors import FileError
+from ggmlpy.errors import AllocationError, FileError
 from ggmlpy.graph.buffer import ALIGNMENT, HostBuffer, Place, address_of, aligned_bytes
 from ggmlpy.graph.tensor import Tensor
 
@@ -272,8 +272,14 @@ class PackedWeights:
                 packed = HostBuffer(kept.data)
                 anew = _PackJob(weight, place.buffer, place.offset, packing, packed, key)
                 return _KeptJob(anew, kept.digest, _SumJob(packed))
-        packed = self._slabs.take(n_bytes)
+        packed = self._memory_for(weight, n_bytes)
         return _PackJob(weight, place.buffer, place.offset, packing, packed, key)
+
+    def _memory_for(self, weight: Tensor, n_bytes: int) -> HostBuffer:
+        try:
+            return self._slabs.take(n_bytes)
+        except AllocationError as error:
+            raise AllocationError(f"packed weights, from {weight.name} on: {error}") from None
 
     def use_stored(self, weight: Tensor, place: Place) -> None:
         """The weight at `place` is used as it is: `make` brings what of it is in a mapped file, or

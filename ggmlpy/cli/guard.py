@@ -53,7 +53,8 @@ def _exit_code(app: click.Command, args: list[str]) -> int:
         say("ggmlpy: stopped")
         return INTERRUPTED
     except GgmlpyError as error:
-        complain("error", str(error))
+        hint = memory_hint() if isinstance(error, MemoryError) else ""
+        complain("error", f"{error}{hint}")
     except MemoryError as error:
         complain("error", f"not enough memory: {error}".rstrip(": ") + memory_hint())
     except _OutputError as error:

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 import ggmlpy
+from ggmlpy.cli import app, guard
 from ggmlpy.common import limits
 from ggmlpy.common.limits import importing, starting_threads
-from ggmlpy.errors import BackendError
+from ggmlpy.errors import AllocationError, BackendError
 from tests.processes import no_start
 
 with_limits = pytest.mark.skipif(
@@ -72,6 +73,21 @@ def test_without_words_it_is_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     text = r"^x cannot be loaded: not enough memory \(memory is .*: `ulimit -v` is 3072 KiB\)$"
     with pytest.raises(BackendError, match=text), importing("x"):
         raise MemoryError
+
+
+@pytest.mark.parametrize("raised", [AllocationError, MemoryError])
+def test_the_command_line_names_the_limit_that_memory_is_short_by(
+    raised: type[MemoryError], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_memory(*arguments: object) -> None:
+        raise raised("64 bytes of memory cannot be had")
+
+    monkeypatch.setattr(limits, "memory_limit", lambda: 3 << 20)
+    monkeypatch.setattr(guard, "_invoked", no_memory)
+    assert guard._exit_code(app, []) == guard.FAILED
+    assert capsys.readouterr().err.endswith(
+        "64 bytes of memory cannot be had (memory is likely too little: `ulimit -v` is 3072 KiB)\n"
+    )
 
 
 def test_other_errors_stay_what_they_are() -> None:

@@ -27,7 +27,7 @@ from ggmlpy.backends.cpu.packing import PackedWeights, Packing
 from ggmlpy.backends.cpu.pieces import PIECE
 from ggmlpy.common.progress import listening
 from ggmlpy.conformance.blocks import random_rows
-from ggmlpy.errors import BackendError
+from ggmlpy.errors import AllocationError, BackendError
 from ggmlpy.graph.buffer import HostBuffer, address_of
 from ggmlpy.graph.quants import Bytes
 from ggmlpy.graph.tensor import Tensor, from_bytes
@@ -247,6 +247,17 @@ def test_a_weight_is_packed_once_for_all_plans_and_its_copy_goes_with_it() -> No
     del weight
     gc.collect()
     assert all(copy() is None for copy in copies)
+
+
+def test_memory_that_cannot_be_had_is_named_with_its_weight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weight = bytes_weight(1).named("blk.3.ffn_up.weight")
+    steps = Steps(1)
+    monkeypatch.setattr(steps, "packed_bytes", lambda weight: 1 << 62)
+    text = rf"^packed weights, from blk\.3\.ffn_up\.weight on: {1 << 62} bytes of memory cannot"
+    with pytest.raises(AllocationError, match=text):
+        packed(weight, steps, 1)
 
 
 @pytest.mark.usefixtures("on_threads")
