@@ -23,7 +23,7 @@ from typing import Any
 from ggmlpy.backends.cpu import host_cpu
 from ggmlpy.errors import BackendError
 
-_FORCED = os.environ.get("GGMLPY_CPU_ISA") or None
+_FORCED = os.environ.get("GGMLPY_CPU_ISA", "").lower() or None
 _X86 = frozenset({"x86_64", "amd64"})
 _ARM64 = frozenset({"arm64", "aarch64"})
 

@@ -181,7 +181,7 @@ def as_int(value: Any) -> int:
     """A whole number of 64 bits as an int. Raises WrongKind."""
     whole = value if type(value) is int else as_whole(value)
     if not _MIN <= whole <= _MAX:
-        raise WrongKind("a whole number of at most 64 bits", value)
+        raise WrongKind(f"a whole number from {_MIN} to {_MAX}", value)
     return whole
 
 

@@ -54,10 +54,11 @@ def test_a_forced_level_that_the_host_lacks_is_named_with_its_variable(
         isa.select()
 
 
-def test_the_environment_forces_a_level() -> None:
+@pytest.mark.parametrize("name", ["generic", "Generic", "GENERIC"])
+def test_the_environment_forces_a_level(name: str) -> None:
     code = "from ggmlpy.backends.cpu import isa; print(isa.select().name)"
     command = [sys.executable, "-c", code]
     done = subprocess.run(
-        command, env={"GGMLPY_CPU_ISA": "generic"}, capture_output=True, text=True, check=True
+        command, env={"GGMLPY_CPU_ISA": name}, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "generic"

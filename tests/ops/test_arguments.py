@@ -13,6 +13,7 @@ import pytest
 
 from ggmlpy import ArgumentError, GgmlpyError, Graph, compute, ops, scope
 from ggmlpy.backends.reference import ReferenceBackend
+from ggmlpy.common.arguments import WrongKind, as_int
 from ggmlpy.errors import CallbackError
 from ggmlpy.graph.tensor import Tensor, from_numpy
 from ggmlpy.sched.executable import Executable
@@ -113,6 +114,11 @@ NO_INT = NUMBERS | {
     "a whole number of 65 bits": 2**63,
 }
 NO_FLOAT = NUMBERS | {"a whole number of 1330 bits": 10**400, "a float": 1e39}
+
+
+def test_a_number_that_is_too_large_is_told_the_largest() -> None:
+    with pytest.raises(WrongKind, match=f"^a whole number from {-(2**63)} to {2**63 - 1}$"):
+        as_int(2**63)
 
 
 def number_arguments() -> Iterator[tuple[str, str, str]]:
