@@ -14,7 +14,7 @@ import argparse
 import statistics
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import process_time_ns
@@ -81,14 +81,14 @@ def measure(path: Path, repeat: int) -> Cost:
     )
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("models", nargs="*", type=Path, metavar="FILE")
+    parser.add_argument("models", nargs="*", type=report.model_file, metavar="FILE")
     parser.add_argument("--repeat", type=report.count, default=20)
     parser.add_argument("--save", action="store_true", help=f"write {RESULTS.name}")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     about = report.about_run(1, [])
     table = Table("model", "architecture", "nodes", "graph, ms", "us a node", "plan, ms")
     for path in options.models or [packaged_model()]:

@@ -57,6 +57,7 @@ from benchmarks.peer_logits import (
     selected,
 )
 from benchmarks.report import MIN_WIDTH, progress, tell
+from ggmlpy.common.own_folder import default_folder
 from ggmlpy.models import ARCHITECTURES
 from ggmlpy.models.architectures import REFUSED
 
@@ -174,7 +175,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_options(parser)
-    parser.add_argument("--models", type=Path, default=Path.home() / ".cache/ggmlpy/llama-archs")
+    parser.add_argument("--models", type=Path, default=default_folder() / "llama-archs")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds, of each model")
     parser.add_argument("--save", type=Path, help="the page of the table, Markdown")
     return parser.parse_args(arguments)

@@ -68,7 +68,7 @@ def progress(what: str, n_total: int) -> Iterator[Callable[[int], None]]:
 
 
 def about_run(threads: int, engines: Sequence[EngineProcess]) -> dict[str, Any]:
-    """Date, machine, versions and command, to stand beside the figures."""
+    """Date, machine, versions, command and environment, to stand beside the figures."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
         "cpu": cpu_name(),
@@ -78,6 +78,7 @@ def about_run(threads: int, engines: Sequence[EngineProcess]) -> dict[str, Any]:
         "python": platform.python_version(),
         "commit": commit(),
         "command": command(sys.argv),
+        "environment": environment(),
         "engines": [engine.about for engine in engines],
     }
 
@@ -114,11 +115,24 @@ def command(arguments: Sequence[str]) -> str:
 
 def _without_folder(part: str) -> str:
     option, equals, value = part.rpartition("=")
+    return f"{option}{equals}{','.join(map(_short, value.split(',')))}"
+
+
+def _short(value: str) -> str:
     path = Path(value)
     if not path.is_absolute():
-        return part
-    short = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name
-    return f"{option}{equals}{short}"
+        return value
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
+
+
+def environment() -> dict[str, str]:
+    """The variables that change what ggmlpy does, without the folder of its cache, which others
+    have elsewhere."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith("GGMLPY_") and name != "GGMLPY_CACHE_DIR"
+    }
 
 
 def warnings_of(about: dict[str, Any], engines: Sequence[EngineProcess]) -> list[str]:
@@ -188,6 +202,14 @@ def results_file(text: str) -> Path:
     path = Path(text)
     if not path.parent.is_dir():
         raise ArgumentTypeError(f"there is no folder {path.parent}")
+    return path
+
+
+def model_file(text: str) -> Path:
+    """A file that is there, of an option."""
+    path = Path(text)
+    if not path.is_file():
+        raise ArgumentTypeError(f"there is no file {path}")
     return path
 
 

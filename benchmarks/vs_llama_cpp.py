@@ -66,6 +66,7 @@ from benchmarks.models import FILE_TYPES, SHAPES, kept_model
 from benchmarks.report import RESULTS, about_run, count, numbers, rounded, save, tell, words
 from ggmlpy.backends.cpu.cores import default_n_threads
 from ggmlpy.bench.bandwidth import read_bandwidth
+from ggmlpy.common.own_folder import default_folder
 from ggmlpy.errors import GgmlpyError
 
 TESTS = ("load", "prompt", "decode", "streams")
@@ -320,8 +321,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         help="of shapes (q4_0,q8_0,q4_K_M,q6_K,f16)",
     )  # fmt: skip
     parser.add_argument(
-        "--models", type=Path, default=Path.home() / ".cache" / "ggmlpy" / "models", metavar="DIR",
-        help="where models are kept (~/.cache/ggmlpy/models)",
+        "--models", type=Path, default=default_folder() / "models", metavar="DIR",
+        help="where models are kept (models in the cache folder, $GGMLPY_CACHE_DIR)",
     )  # fmt: skip
     parser.add_argument("--only", type=words, default=list(TESTS), help=",".join(TESTS))
     parser.add_argument("--repeat", type=count, default=3)

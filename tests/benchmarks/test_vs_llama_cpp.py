@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from benchmarks.vs_llama_cpp import (
     parse,
     show,
 )
+from ggmlpy.common import own_folder
 from tests.benchmarks.toys import CannedEngine
 
 SETTINGS = Settings(
@@ -234,6 +236,23 @@ def test_commands_are_kept_without_the_folders_of_this_machine() -> None:
     root = str(engines.ROOT / "benchmarks" / "depth.py")
     kept = report.command([root, "/some/where/m.gguf", "--peer=/opt/x/python", "--depths", "0,512"])
     assert kept == "python benchmarks/depth.py m.gguf --peer=python --depths 0,512"
+    several = f"/some/where/a.gguf,tiny,{engines.ROOT}/b.gguf"
+    assert report.command(["x.py", "--model", several]) == "python x.py --model a.gguf,tiny,b.gguf"
+
+
+def test_the_environment_is_kept_beside_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"HOME": "/root", "GGMLPY_CACHE_DIR": "/some/where"})
+    assert report.about_run(1, [])["environment"] == {}
+    os.environ["GGMLPY_PACKED_CACHE"] = "4"
+    assert report.about_run(1, [])["environment"] == {"GGMLPY_PACKED_CACHE": "4"}
+
+
+def test_models_are_kept_in_the_cache_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_folder, "_FOLDER", str(tmp_path))
+    assert parse([]).models == tmp_path / "models"
+    assert parse(["--models", "here"]).models == Path("here")
 
 
 def test_doubts_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
