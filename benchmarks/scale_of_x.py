@@ -51,7 +51,8 @@ def with_outliers(rng: np.random.Generator, shape: tuple[int, int]) -> Floats:
 def gated(rng: np.random.Generator, shape: tuple[int, int]) -> Floats:
     """What the down matrix of a gated feed-forward multiplies."""
     a, b = rng.standard_normal((2, *shape))
-    return a / (1 + np.exp(-a)) * b
+    x: Floats = a / (1 + np.exp(-a)) * b
+    return x
 
 
 X: dict[str, Draw] = {
@@ -66,8 +67,8 @@ X: dict[str, Draw] = {
 def rounded(x: Floats, n: int) -> Floats:
     """x as int8 with a scale for `n` elements."""
     blocks = x.reshape(-1, n)
-    d = np.abs(blocks).max(axis=1, keepdims=True) / 127
-    codes = np.rint(np.divide(blocks, d, out=np.zeros_like(blocks), where=d > 0))
+    d: Floats = np.abs(blocks).max(axis=1, keepdims=True) / 127
+    codes: Floats = np.rint(np.divide(blocks, d, out=np.zeros_like(blocks), where=d > 0))
     return (codes * d).reshape(x.shape)
 
 
