@@ -8,10 +8,11 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable
-from contextlib import redirect_stderr
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from functools import partial
 from ipaddress import ip_address
+from logging import LogRecord
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ from ggmlpy.cli.server_options import (
 )
 from ggmlpy.cli.show import Lossy, console, say
 from ggmlpy.cli.template_options import TemplateOptions, template_options
+from ggmlpy.common import log
 from ggmlpy.common.quoting import printable
 from ggmlpy.errors import AllocationError, ArgumentError, FileError, GgmlpyError, MissingPackage
 from ggmlpy.packaged import packaged_model
@@ -297,6 +299,20 @@ def _tell(llm: Llama, file: Path, where: str, *, verbose: bool) -> None:
     )
 
 
+@contextmanager
+def _telling_once(failed: Sequence[Exception]) -> Iterator[None]:
+    """The log leaves out what has `failed` and ends the server: the command's error says it."""
+
+    def keeps(_: LogRecord) -> bool:
+        return not failed
+
+    log.logger.addFilter(keeps)
+    try:
+        yield
+    finally:
+        log.logger.removeFilter(keeps)
+
+
 def _run(
     listening: socket.socket,
     server: ServerOptions,
@@ -351,7 +367,8 @@ def _run(
         timeout_graceful_shutdown=server.grace_s,
         **tls,
     )
-    Server(config).run(sockets=[listening])
+    with _telling_once(failed) if server.logs_are_read_with_errors else nullcontext():
+        Server(config).run(sockets=[listening])
     if failed and isinstance(failed[0], OSError):
         raise FileError(str(failed[0]))
     if failed:

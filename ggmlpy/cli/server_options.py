@@ -223,6 +223,11 @@ class ServerOptions(SharedOptions):
             return nullcontext()
         return writing_logs(as_json=self.log_jsonl, file=self.log_file)
 
+    @property
+    def logs_are_read_with_errors(self) -> bool:
+        """They are lines of text on stderr, where a command's error is too."""
+        return not self.log_jsonl and self.log_file is None
+
     def keys(self) -> frozenset[str]:
         """The API keys. Raises FileError, and click.UsageError where there should be some."""
         from ggmlpy.cli.common import read_bytes

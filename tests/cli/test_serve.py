@@ -69,11 +69,20 @@ def test_what_cannot_be_used(run: Run, arguments: list[str], said: str) -> None:
     ("file", "said"),
     [("missing.gguf", "missing.gguf: there is no such file"), (__file__, "not a GGUF file")],
 )
-def test_a_model_that_cannot_be_loaded_ends_it(run: Run, file: str, said: str) -> None:
-    """Behind the line of the log there is the error, with the exit code for services."""
+def test_a_model_that_cannot_be_loaded_ends_it(
+    run: Run, file: str, said: str, tmp_path: Path
+) -> None:
+    """One line says why, with the exit code for services; a log in a file has it too."""
     done = run("serve", "--port", "0", "-m", file)
     assert done.code == 1
-    assert said in done.err.splitlines()[-1]
+    (line,) = done.err.splitlines()
+    assert line.startswith("ggmlpy: error: ")
+    assert said in line
+    log = tmp_path / "log"
+    assert run("serve", "--port", "0", "-m", file, "--log-file", log).err == done.err
+    (logged,) = log.read_text().splitlines()
+    assert "ERROR" in logged
+    assert said in logged
 
 
 @pytest.mark.parametrize(
