@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,13 +17,19 @@ from tests.core.test_layers import ROOMS
 from tests.documents import DOCUMENTS, README, ROOT, label, rows_of, text_of
 
 DOCS = ROOT / "docs"
-RESULTS = json.loads((ROOT / "benchmarks/results/vs_llama_cpp.json").read_text(encoding="utf-8"))
 TESTS_BY_COLUMN = {
     "prompt of 512": "prompt 512",
     "decode, 1 sequence": "decode",
     "8 sequences": "8 streams",
     "32 sequences": "32 streams",
 }
+
+
+def results_of(name: str) -> dict[str, Any]:
+    """What a benchmark has saved."""
+    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    saved: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return saved
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=label)
@@ -98,14 +105,45 @@ def test_the_table_of_options_has_their_defaults() -> None:
 @pytest.mark.parametrize("path", [README, DOCS / "performance.md"], ids=label)
 def test_figures_are_those_of_the_results(path: Path) -> None:
     header, *rows = rows_of(path, "model")
+    all_results = results_of("vs_llama_cpp")
     for model, *figures in rows:
-        results = {f["test"]: f for f in RESULTS[model.replace(" ", "-")]["figures"]}
+        results = {f["test"]: f for f in all_results[model.replace(" ", "-")]["figures"]}
         for column, figure in zip(header[1:], figures, strict=True):
             if model == "stories260K":
                 continue
             result = results[TESTS_BY_COLUMN[column]]
             rate = f"{result['medians']['ggmlpy']:#.3g}".rstrip(".")
             assert figure == f"{rate}, {result['advantage']:.2f}x", f"{model}: {column}"
+
+
+def test_times_of_loading_are_those_of_the_results() -> None:
+    header, *rows = rows_of(DOCS / "performance.md", "loading")
+    for column, way in enumerate(header[1:], 1):
+        results = results_of(f"load_{way}")
+        assert {r["environment"].get("GGMLPY_PACKED_CACHE") for r in results.values()} == {
+            {"packed": None, "mapped": "4"}[way]
+        }
+        for row in rows:
+            (load,) = (
+                figure
+                for figure in results[row[0].replace(" ", "-")]["figures"]
+                if figure["test"] == "load to first token"
+            )
+            shown = f"{load['medians']['ggmlpy']:.3g}, {load['advantage']:.2f}x"
+            assert row[column] == shown
+
+
+def test_speeds_of_kernels_are_those_of_the_results() -> None:
+    (result,) = results_of("kernels_one_core").values()
+    (ceiling,) = result["ceilings"]
+    speeds = {kernel["id"]: kernel["products_per_s"] for kernel in result["kernels"]}
+    _, *rows = rows_of(DOCS / "performance.md", "weights")
+    assert len(rows) == len(speeds) / 2
+    for type, bound, *figures in rows:
+        most = {"80 %": 8 / 10, "73 %": 8 / 11}[bound] * ceiling["dot"]
+        for n, figure in zip((32, 128), figures, strict=True):
+            speed = speeds[f"{type} 2048x2048 rows={n}"]
+            assert figure == f"{speed / 1e9:.0f}, {100 * speed / most:.0f} %"
 
 
 def test_the_site_loads_nothing_from_elsewhere() -> None:
