@@ -271,10 +271,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def positive(text: str) -> float:
-    """A number above 0; it may be inf."""
-    value = float(text)
+    """A number above 0, of an option; it may be inf."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not value > 0:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number above 0")
     return value
 
 

@@ -169,7 +169,7 @@ def test_the_whole_command(model: Path, tmp_path: Path, capsys: pytest.CaptureFi
 def test_wrong_options_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for wrong in (
         ["--layouts", "ring"], ["--sequences", "65"], ["--sequences", "0"], ["--rate", "0"],
-        ["--rate", "nan"], ["--rounds", "0"],
+        ["--rate", "nan"], ["--rate", "fast"], ["--rounds", "0"],
     ):  # fmt: skip
         with pytest.raises(SystemExit):
             parse(["m.gguf", *wrong])
