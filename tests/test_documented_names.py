@@ -14,6 +14,7 @@ import pytest
 import ggmlpy
 from ggmlpy import Llama, ops
 from tests.core.test_layers import ROOMS
+from tests.cpu.test_matmul_code import ON_PRODUCT_PORTS
 from tests.documents import DOCUMENTS, README, ROOT, label, rows_of, text_of
 
 DOCS = ROOT / "docs"
@@ -139,11 +140,19 @@ def test_speeds_of_kernels_are_those_of_the_results() -> None:
     speeds = {kernel["id"]: kernel["products_per_s"] for kernel in result["kernels"]}
     _, *rows = rows_of(DOCS / "performance.md", "weights")
     assert len(rows) == len(speeds) / 2
+    shares = []
     for type, bound, *figures in rows:
-        most = {"80 %": 8 / 10, "73 %": 8 / 11}[bound] * ceiling["dot"]
+        share = 8 / ON_PRODUCT_PORTS[type]
+        assert bound == f"{100 * share:.0f} %"
+        most = share * ceiling["dot"]
         for n, figure in zip((32, 128), figures, strict=True):
             speed = speeds[f"{type} 2048x2048 rows={n}"]
             assert figure == f"{speed / 1e9:.0f}, {100 * speed / most:.0f} %"
+            shares.append(100 * speed / most)
+    text = " ".join(text_of(DOCS / "performance.md").split())
+    assert f"reach {min(shares):.0f} to {max(shares):.0f} % of that bound" in text
+    bounds = [f"{8 / n * ceiling['dot'] / 1e9:.0f}" for n in (10, 11, 13)]
+    assert "so the bound is {}, {} or {}".format(*bounds) in text
 
 
 def test_the_site_loads_nothing_from_elsewhere() -> None:

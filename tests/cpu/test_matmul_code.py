@@ -36,10 +36,22 @@ _SUPERBLOCKS = {
     "q4_K": (55, 154, 288),
     "q6_K": (78, 229, 212),
 }
+# Products, multiplications and fma, for a block of 32 elements of 16 weight rows and a row of x:
+# what runs on the ports of products (docs/performance.md).
+ON_PRODUCT_PORTS = {
+    "q4_0": 10,
+    "q8_0": 10,
+    "mxfp4": 10,
+    "q4_K": 11,
+    "q5_K": 11,
+    "q2_K": 13,
+    "q3_K": 11,
+    "q6_K": 11,
+}
 _PAIRS = {"q6_K": 8}  # of a group and a row of x
 _MOST_PAIRS = 12
 _SLACK = 6  # instructions that another version of LLVM may need
-_FORMATS = (*_BLOCKS_OF_32, *_SUPERBLOCKS, "f16", "f32")
+_FORMATS = (*ON_PRODUCT_PORTS, "f16", "f32")
 
 pytestmark = pytest.mark.skipif(
     platform.machine().lower() not in ("x86_64", "amd64"), reason="AVX512 is for x86-64"
@@ -95,6 +107,17 @@ def _all_loops(type: str) -> list[tuple[int, list[str]]]:
     widths = [sum(text.startswith("vpdpbusd") for text in loop) // 8 for loop in loops]
     assert not [text for loop in loops for text in loop if text.startswith("call")]
     return list(zip(widths, loops, strict=True))
+
+
+@pytest.mark.parametrize(("type", "n"), ON_PRODUCT_PORTS.items())
+def test_scales_and_minima_are_one_instruction_each(type: str, n: int) -> None:
+    """For a row of x, besides one for its d: what a loop of 8 rows has more than one of 4."""
+    by_width = {
+        width: sum(text.startswith(("vpdpbusd", "vfmadd", "vmulps")) for text in loop)
+        for width, loop in _all_loops(type)
+        if not _shares_words(loop)
+    }
+    assert by_width[8] - by_width[4] == 4 * n
 
 
 @pytest.mark.parametrize(("type", "most"), _BLOCKS_OF_32.items())
