@@ -48,7 +48,7 @@ class CpuBackend(Backend):
     `n_threads` None is one thread a core, and one for plans of little work. `isa` forces a level
     ("generic", "avx2", "avxvnni", "avx512", "amx"); None is the best one here. Products in a row
     that read the same x quantise it once, unless `share_activations` is off. `packed_cache` keeps
-    packed weights on disk; None is that of $GGMLPY_PACKED_CACHE, if it is set, and 0 is none.
+    packed weights on disk; None is that of $GGMLPY_PACKED_CACHE, if it is set, and False is none.
     """
 
     name = "cpu"
@@ -60,7 +60,7 @@ class CpuBackend(Backend):
         isa: str | ISA | None = None,
         *,
         share_activations: bool = True,
-        packed_cache: PackedCache | Literal[0] | None = None,
+        packed_cache: PackedCache | Literal[False] | None = None,
     ) -> None:
         self.n_threads = n_threads or min(default_n_threads(), MAX_THREADS)
         check_n_threads(self.n_threads)
@@ -145,10 +145,10 @@ def _as_cache(value: Any) -> PackedCache | None:
     """The cache of packed weights that an argument stands for. Raises WrongKind."""
     if value is None:
         return cache_from_environment()
-    if type(value) is int and value == 0:
+    if value is False:
         return None
     if not isinstance(value, PackedCache):
-        raise WrongKind("a PackedCache, 0 for none, or None", value)
+        raise WrongKind("a PackedCache, False for none, or None", value)
     return value
 
 

@@ -52,6 +52,7 @@ _KEPT = re.compile(r"[0-9a-f]{40}\.w")
 _TEMPORARY = re.compile(r"[0-9a-f]{16}\.tmp")  # of a process that was killed as it wrote
 _UNUSED_S = 30 * 24 * 3600
 _ABANDONED_S = 3600  # a file that is being written has a time of just now
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 # What this process has mapped, by the names of files: another cache in it may have mapped them.
 _in_use: WeakValueDictionary[str, Bytes] = WeakValueDictionary()
 
@@ -73,13 +74,29 @@ class KeptWeight:
         return HEADER_BYTES + self.data.nbytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Obstacle:
+    """Why weights cannot be kept, and what would let them be."""
+
+    reason: str
+    remedy: str
+
+
 class PackedCache:
-    """Packed weights by key, in a folder, of `max_bytes` in all."""
+    """Packed weights by key, in a folder, of `max_bytes` in all.
+
+    `from_environment` says that this limit is that of $GGMLPY_PACKED_CACHE, which a warning then
+    names in place of the argument.
+    """
 
     @checked
-    def __init__(self, max_bytes: int, folder: Path | None = None) -> None:
+    def __init__(
+        self, max_bytes: int, folder: Path | None = None, *, from_environment: bool = False
+    ) -> None:
         self.folder = (folder or default_folder()) / "packed"
         self._max_bytes = max_bytes
+        self._place = "GGMLPY_CACHE_DIR" if folder is None else "folder of PackedCache"
+        self._from_environment = from_environment
 
     def get(self, key: str, n_bytes: int) -> KeptWeight | None:
         """The weight of `n_bytes` under `key`, mapped as by `map_file`, not yet in memory and not
@@ -94,43 +111,58 @@ class PackedCache:
 
     def put_all(self, weights: Mapping[str, KeptWeight]) -> None:
         """Write the weights that there is room for, after what is to be dropped has been. Warns
-        where some cannot be kept."""
+        once where some cannot be kept."""
+        obstacles = []
         try:
             with OwnFolder.opened(self.folder, make=True) as folder:
-                _write_all(folder, self._make_room(folder, weights))
+                files = folder.files()
+                room = self._max_bytes - _in_use_bytes(_without(weights, files))
+                allowed = _fitting(weights, room)
+                if len(allowed) < len(weights):
+                    obstacles.append(self._limit(_file_bytes(weights) - room))
+                self._make_room(folder, files, allowed)
+                _write_all(folder, allowed)
         except OSError as error:
-            self._warn(self._reason(error), _remedy(error))
+            obstacles.append(self._obstacle(error))
+        if obstacles:
+            self._warn(obstacles)
 
     def _make_room(
-        self, folder: OwnFolder, weights: Mapping[str, KeptWeight]
-    ) -> dict[str, KeptWeight]:
-        """The first weights that are allowed beside what is in use, after files were dropped so
-        that these may be written. Warns where that is not all."""
-        files = folder.files()
-        in_use = sum(file.n_bytes for file in _without(weights, files) if file.name in _in_use)
-        n_bytes = in_use + sum(weight.file_bytes for weight in weights.values())
-        if n_bytes > self._max_bytes:
-            needed = _gb(math.ceil(n_bytes / 1e6) * 1e6)
-            self._warn(
-                f"they take {needed} GB, {_gb(self._max_bytes)} are allowed",
-                f"{VARIABLE} is {needed} or more",
-            )
-        allowed = _fitting(weights, self._max_bytes - in_use)
-        may_stay = self._max_bytes - sum(weight.file_bytes for weight in allowed.values())
-        for name in _to_drop(_without(allowed, files), may_stay, time.time()):
+        self, folder: OwnFolder, files: Sequence[OwnFile], weights: Mapping[str, KeptWeight]
+    ) -> None:
+        """Drop files so that the weights may be written."""
+        may_stay = self._max_bytes - _file_bytes(weights)
+        for name in _to_drop(_without(weights, files), may_stay, time.time()):
             with contextlib.suppress(OSError):  # another process may have done so
                 folder.remove(name)
-        return allowed
 
-    def _reason(self, error: OSError) -> str:
+    def _limit(self, n_missing: int) -> _Obstacle:
+        """`max_bytes`, which is too small by so many bytes."""
+        needed = math.ceil((self._max_bytes + n_missing) / 1e6) * 10**6
+        setting = f"max_bytes of PackedCache is {needed}"
+        if self._from_environment:
+            setting = f"{VARIABLE} is {_gb(needed)}"
+        return _Obstacle(
+            f"they take {_gb(needed)} GB, {_gb(self._max_bytes)} are allowed", f"{setting} or more"
+        )
+
+    def _obstacle(self, error: OSError) -> _Obstacle:
         reason = error.strerror or str(error)
         in_place = error.filename2  # of a file that cannot be replaced
-        return reason if in_place is None else f"{self.folder / in_place}: {reason}"
+        if in_place is not None:
+            reason = f"{self.folder / in_place}: {reason}"
+        if error.errno in _NO_ROOM:
+            return _Obstacle(reason, f"the disk has room or {self._place} is on another one")
+        if error.errno in (errno.EEXIST, errno.EISDIR):
+            return _Obstacle(reason, "what is there is removed")
+        return _Obstacle(reason, f"{self._place} is a folder that this user alone can write to")
 
-    def _warn(self, reason: str, remedy: str) -> None:
+    def _warn(self, obstacles: Sequence[_Obstacle]) -> None:
+        reasons = "; ".join(obstacle.reason for obstacle in obstacles)
+        remedies = ", and ".join(obstacle.remedy for obstacle in obstacles)
         warn_caller(
-            f"packed weights cannot all be kept in {self.folder}: {reason}."
-            f" Each start packs again what is not kept, unless {remedy}",
+            f"packed weights cannot all be kept in {self.folder}: {reasons}."
+            f" Each start packs again what is not kept, unless {remedies}",
             PackedCacheWarning,
         )
 
@@ -151,7 +183,7 @@ def cache_from_environment(setting: str = _SETTING) -> PackedCache | None:
         raise BackendError(
             f"{VARIABLE} is {setting!r}: it must be a number of GB, 0 or more"
         ) from None
-    return PackedCache(int(n_bytes)) if n_bytes > 0 else None
+    return PackedCache(int(n_bytes), from_environment=True) if n_bytes > 0 else None
 
 
 def _name(key: str) -> str:
@@ -162,19 +194,20 @@ def _gb(n_bytes: float) -> str:
     return f"{n_bytes / 1e9:.10g}"
 
 
-def _remedy(error: OSError) -> str:
-    """What lets weights be kept that could not be."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "its disk has room, or GGMLPY_CACHE_DIR names a folder on another one"
-    if error.errno in (errno.EEXIST, errno.EISDIR):
-        return "what is there is removed"
-    return "GGMLPY_CACHE_DIR names a folder that this user alone can write to"
-
-
 def _without(weights: Iterable[str], files: Iterable[OwnFile]) -> list[OwnFile]:
     """The files but for those of weights, which are given by their keys."""
     names = set(map(_name, weights))
     return [file for file in files if file.name not in names]
+
+
+def _in_use_bytes(files: Iterable[OwnFile]) -> int:
+    """Bytes of those files that this process has mapped."""
+    return sum(file.n_bytes for file in files if file.name in _in_use)
+
+
+def _file_bytes(weights: Mapping[str, KeptWeight]) -> int:
+    """Bytes of the files of all weights."""
+    return sum(weight.file_bytes for weight in weights.values())
 
 
 def _fitting(weights: Mapping[str, KeptWeight], room: int) -> dict[str, KeptWeight]:
@@ -200,18 +233,24 @@ def _digest_in(header: bytes, key: str) -> bytes | None:
 
 
 def _write_all(folder: OwnFolder, weights: Mapping[str, KeptWeight]) -> None:
-    """Write all weights that can be: a smaller one may have room where a larger one has none.
-    Raises the first OSError in the end."""
+    """Write all weights that can be: a smaller one may have room on the disk where a larger one had
+    none. One that is not smaller is not tried, as each try would fill the disk. Tells the share
+    that is kept. Raises the first OSError in the end."""
     errors: list[OSError] = []
-    n_bytes, done = sum(weight.file_bytes for weight in weights.values()), 0
+    n_bytes, n_kept, too_large = _file_bytes(weights), 0, math.inf
     for key, weight in weights.items():
-        tell("keeping packed weights", done / n_bytes)
+        tell("keeping packed weights", n_kept / n_bytes)
+        if weight.file_bytes >= too_large:
+            continue
         try:
             folder.write(_name(key), _header(key, weight.digest), weight.data.data, durable=True)
+            n_kept += weight.file_bytes
         except OSError as error:
             errors.append(error)
-        done += weight.file_bytes
-    tell("keeping packed weights", 1.0)
+            if error.errno in _NO_ROOM:
+                too_large = weight.file_bytes
+    if weights:
+        tell("keeping packed weights", n_kept / n_bytes)
     if errors:
         raise errors[0]
 

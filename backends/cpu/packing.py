@@ -339,7 +339,7 @@ def _keep(
         if job.key is not None and job.key == keeping.key(job.weight, job.place, job.packing)
     }
     if kept:
-        _do(list(kept.values()), n_threads, code, "keeping packed weights")
+        _do(list(kept.values()), n_threads, code, "summing packed weights")
         keeping.cache.put_all(
             {key: KeptWeight(summed.packed.data, summed.digest()) for key, summed in kept.items()}
         )

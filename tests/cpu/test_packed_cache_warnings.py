@@ -11,16 +11,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ggmlpy.backends.cpu import packed_cache
 from ggmlpy.backends.cpu.packed_cache import (
     DIGEST_BYTES,
     HEADER_BYTES,
     KeptWeight,
     PackedCache,
     PackedCacheWarning,
+    cache_from_environment,
 )
+from ggmlpy.common.progress import listening
 
 A, B, C = ("a" * 40, "b" * 40, "c" * 40)
-OWN_FOLDER = "GGMLPY_CACHE_DIR names a folder that this user alone can write to"
+OWN_FOLDER = "folder of PackedCache is a folder that this user alone can write to"
+OTHER_DISK = "the disk has room or folder of PackedCache is on another one"
 with_modes = pytest.mark.skipif(sys.platform == "win32", reason="files have no modes there")
 
 
@@ -53,9 +57,28 @@ def test_of_more_than_is_allowed_the_first_that_fit_are_kept(tmp_path: Path) -> 
     cache = PackedCache(1_500_000, tmp_path)
     said = warned(cache, weights)
     reason = "they take 0.004 GB, 0.0015 are allowed"  # 3.31 MB, rounded up
-    assert said == text(tmp_path, reason, "GGMLPY_PACKED_CACHE is 0.004 or more")
+    assert said == text(tmp_path, reason, "max_bytes of PackedCache is 4000000 or more")
     assert kept(tmp_path) == {B, C}
     PackedCache(4_000_000, tmp_path).put_all(weights)
+    assert kept(tmp_path) == {A, B, C}
+
+
+def in_environment(folder: Path, setting: str, monkeypatch: pytest.MonkeyPatch) -> PackedCache:
+    """That of GGMLPY_PACKED_CACHE in the cache folder."""
+    monkeypatch.setattr(packed_cache, "default_folder", lambda: folder)
+    cache = cache_from_environment(setting)
+    assert cache is not None
+    return cache
+
+
+def test_a_limit_of_the_environment_is_changed_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = {A: weight(2_000_000), B: weight(800_000), C: weight(500_000)}
+    said = warned(in_environment(tmp_path, "0.0015", monkeypatch), weights)
+    reason = "they take 0.004 GB, 0.0015 are allowed"
+    assert said == text(tmp_path, reason, "GGMLPY_PACKED_CACHE is 0.004 or more")
+    in_environment(tmp_path, "0.004", monkeypatch).put_all(weights)
     assert kept(tmp_path) == {A, B, C}
 
 
@@ -69,19 +92,61 @@ def test_a_weight_has_no_room_beside_those_in_use(tmp_path: Path) -> None:
     del mapped
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_smaller_weights_are_kept_on_a_disk_without_room_for_a_larger_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    def with_little_room(descriptor: int) -> None:
-        if os.fstat(descriptor).st_size > HEADER_BYTES + 100:
+def with_room_for(n_bytes: int, code: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A disk that has room for each weight of up to `n_bytes`, else fails with `code`; the sizes
+    that are written."""
+    written = []
+
+    def fsync(descriptor: int) -> None:
+        written.append(os.fstat(descriptor).st_size - HEADER_BYTES)
+        if written[-1] > n_bytes:
             raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(os, "fsync", with_little_room)
-    said = warned(PackedCache(10**8, tmp_path), {A: weight(101), B: weight(100), C: weight(102)})
-    remedy = "its disk has room, or GGMLPY_CACHE_DIR names a folder on another one"
-    assert said == text(tmp_path, os.strerror(code), remedy)
-    assert kept(tmp_path) == {B}
+    monkeypatch.setattr(os, "fsync", fsync)
+    return written
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_only_smaller_weights_are_tried_on_a_disk_without_room_for_a_larger_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    written = with_room_for(100, code, monkeypatch)
+    weights = dict(zip("abcdef", map(weight, (103, 103, 102, 104, 100, 99)), strict=True))
+    said = warned(PackedCache(10**8, tmp_path), {40 * key: w for key, w in weights.items()})
+    assert said == text(tmp_path, os.strerror(code), OTHER_DISK)
+    assert kept(tmp_path) == {40 * "e", 40 * "f"}
+    assert written == [103, 102, 100, 99]
+
+
+def test_a_disk_that_fails_otherwise_is_tried_with_each_weight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = with_room_for(0, errno.EIO, monkeypatch)
+    warned(PackedCache(10**8, tmp_path), {A: weight(100), B: weight(100)})
+    assert written == [100, 100]
+
+
+def test_a_limit_and_a_disk_that_are_too_small_make_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_room_for(0, errno.ENOSPC, monkeypatch)
+    cache = in_environment(tmp_path, "0.0015", monkeypatch)
+    said = warned(cache, {A: weight(2_000_000), B: weight(800_000)})
+    reason = f"they take 0.003 GB, 0.0015 are allowed; {os.strerror(errno.ENOSPC)}"
+    disk = "the disk has room or GGMLPY_CACHE_DIR is on another one"
+    assert said == text(tmp_path, reason, f"GGMLPY_PACKED_CACHE is 0.003 or more, and {disk}")
+    assert kept(tmp_path) == set()
+
+
+def test_the_share_that_is_kept_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_room_for(HEADER_BYTES, errno.ENOSPC, monkeypatch)
+    shares = []
+    with listening(lambda work, share: shares.append(share)):
+        warned(
+            PackedCache(10**6, tmp_path),
+            {A: weight(5 * HEADER_BYTES), B: weight(HEADER_BYTES), C: weight(10**6)},
+        )
+    assert shares == [0, 0, 2 / 8]  # of what the limit allows
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="permission is denied there")
