@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from enum import Enum, auto
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,11 @@ from ggmlpy.backends.cpu.formats.blocks import Unpack, add_blocks
 from ggmlpy.backends.cpu.formats.columns import GROUP as GROUP
 from ggmlpy.backends.cpu.formats.columns import Repack, declare_pack
 from ggmlpy.backends.cpu.formats.pairs import PairProducts, pair_products
-from ggmlpy.backends.cpu.formats.stretches import StretchProducts, stretch_products
+from ggmlpy.backends.cpu.formats.unpacked_pairs import (
+    N_PARTS,
+    UnpackedProducts,
+    unpacked_products,
+)
 from ggmlpy.backends.cpu.kernel import Entry, Inline, Int, inline
 from ggmlpy.backends.cpu.packing import WeightUser
 from ggmlpy.backends.cpu.pieces import PIECE
@@ -38,7 +43,6 @@ from ggmlpy.graph.tensor import Tensor
 # How far ahead of their use weights are prefetched: 300 ns at the 16 GB/s of one core, which is two
 # to three memory latencies.
 PREFETCH_BYTES = 4608
-TwoGroups = Literal["pairs", "stretches", "none"]
 _PIECE_BYTES = 1 << 19  # packed at a time: in a core's cache, and many to a call
 
 
@@ -95,12 +99,11 @@ class StoredFormat(Format):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class PackedFormat(Format):
-    """Rows that are packed first, 16 side by side. `pairs` or `stretches` multiply two groups at a
-    time, to the same bits, where there are the registers of AVX512."""
+    """Rows that are packed first, 16 side by side. `two_groups` multiplies two groups at a time, to
+    the same bits, where there are the registers of AVX512."""
 
     tiles: TileProducts
-    pairs: PairProducts | None
-    stretches: StretchProducts | None
+    two_groups: PairProducts | UnpackedProducts | None
     block: int  # elements
     stored: np.dtype[Any]  # a block of one row
     packed: np.dtype[Any]  # the same block of 16 rows
@@ -138,6 +141,14 @@ class PackedFormat(Format):
         return pieces.reshape(-1)
 
 
+class TwoGroups(Enum):
+    """How two groups of a format are multiplied at a time."""
+
+    AS_PACKED = auto()  # pairs.py: blocks of 32 have one scale
+    UNPACKED = auto()  # unpacked_pairs.py: they have two and no minima, and parts of their own
+    NEVER = auto()
+
+
 def quantized_format(
     type_name: str,
     *,
@@ -146,10 +157,9 @@ def quantized_format(
     packed: np.dtype[Any],
     repack: Repack,
     unpack: Unpack,
-    two_groups: TwoGroups = "pairs",
+    two_groups: TwoGroups = TwoGroups.AS_PACKED,
 ) -> PackedFormat:
-    """A format of integer codes, and how two groups are multiplied at a time: by "pairs" if blocks
-    of 32 have one scale, by "stretches" if they have two, no minima, and 8 parts to themselves.
+    """A format of integer codes.
 
     Where `packed` ends in a field `parts`, code for one part is compiled, and a loop goes over
     them: `unpack` gives the blocks of 32 of one part. Otherwise a packed block is one part. Parts
@@ -181,17 +191,18 @@ def quantized_format(
         return sums
 
     tiles = tile_products(unpack, part_of, n_blocks, share)
+    pairs: PairProducts | UnpackedProducts | None = None
+    if two_groups is TwoGroups.AS_PACKED:
+        pairs = pair_products(unpack, part_of, n_blocks, share)
+    elif two_groups is TwoGroups.UNPACKED:
+        assert (n_parts, n_blocks) == (N_PARTS, 1)
+        pairs = unpacked_products(unpack, part_of, packed_bytes, part_bytes)
     pack = declare_pack(type_name, stored, packed, repack)
     return PackedFormat(
         type_name=type_name,
         accumulate=accumulate,
         width=8,
-        pairs=pair_products(unpack, part_of, n_blocks, share) if two_groups == "pairs" else None,
-        stretches=(
-            stretch_products(unpack, part_of, packed_bytes, part_bytes)
-            if two_groups == "stretches"
-            else None
-        ),
+        two_groups=pairs,
         quantizes_x=True,
         tiles=tiles,
         block=block,

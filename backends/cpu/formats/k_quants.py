@@ -237,7 +237,7 @@ def _format(
     packed: np.dtype[Any],
     repack: Repack,
     unpack: Unpack,
-    two_groups: TwoGroups = "pairs",
+    two_groups: TwoGroups = TwoGroups.AS_PACKED,
 ) -> PackedFormat:
     return quantized_format(
         type_name,
@@ -256,7 +256,7 @@ Q2_K_FORMAT = _format(
     _Q2_K_PACKED,
     _repack_q2_K,
     _unpack_q2_K,
-    two_groups="none",
+    two_groups=TwoGroups.NEVER,
 )
 Q3_K_FORMAT = _format(
     "q3_K",
@@ -264,7 +264,7 @@ Q3_K_FORMAT = _format(
     _Q3_K_PACKED,
     _repack_q3_K,
     _unpack_signed(_Q3_K_PART, "qs", "qh", zero=4),
-    two_groups="stretches",
+    two_groups=TwoGroups.UNPACKED,
 )
 Q4_K_FORMAT = _format(
     "q4_K",
@@ -286,5 +286,5 @@ Q6_K_FORMAT = _format(
     _Q6_K_PACKED,
     _repack_q6_K,
     _unpack_signed(_Q6_K_PART, "ql", "qh", zero=32),
-    two_groups="stretches",
+    two_groups=TwoGroups.UNPACKED,
 )

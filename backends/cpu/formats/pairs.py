@@ -5,7 +5,7 @@ one for every four elements of each row. 24 registers hold sums and products, 8 
 from. Each sum is that of blocks.py.
 
 Blocks of two scales have no registers left for that: the first scale's products wait as floats for
-the second's (stretches.py).
+the second's (unpacked_pairs.py).
 """
 
 from __future__ import annotations

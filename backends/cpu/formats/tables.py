@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from ggmlpy.backends.cpu.formats.base import quantized_format
+from ggmlpy.backends.cpu.formats.base import TwoGroups, quantized_format
 from ggmlpy.backends.cpu.formats.blocks import Block
 from ggmlpy.backends.cpu.formats.columns import Stored, put, split
 from ggmlpy.backends.cpu.formats.planes import field, join, load_codes, plane
@@ -181,7 +181,7 @@ NVFP4_FORMAT = quantized_format(
     packed=_NVFP4_PACKED,
     repack=_repack_nvfp4,
     unpack=_unpack_nvfp4,
-    two_groups="none",
+    two_groups=TwoGroups.NEVER,
 )
 IQ4_XS_FORMAT = quantized_format(
     "iq4_xs",

@@ -36,6 +36,7 @@ from ggmlpy.backends.cpu.formats.base import GROUP, Format, PackedFormat
 from ggmlpy.backends.cpu.formats.block_tiles import GROUPS, PANELS
 from ggmlpy.backends.cpu.formats.many_rows import MOST_ROWS
 from ggmlpy.backends.cpu.formats.pairs import PAIR_ROWS
+from ggmlpy.backends.cpu.formats.unpacked_pairs import TILE_ROWS
 from ggmlpy.backends.cpu.kernel import (
     Choice,
     Inline,
@@ -46,32 +47,13 @@ from ggmlpy.backends.cpu.kernel import (
     inline,
     kernel,
 )
-from ggmlpy.backends.cpu.kernels import matmul, matmul_lists
+from ggmlpy.backends.cpu.kernels import matmul, matmul_lists, matmul_work
 from ggmlpy.backends.cpu.kernels.glu import GATED
 from ggmlpy.backends.cpu.kernels.matmul import FORMATS, lists_stride
-from ggmlpy.backends.cpu.kernels.matmul_groups import Groups, Sums
-from ggmlpy.backends.cpu.kernels.matmul_lists import (
-    clear_rows_without_matrix,
-    list_addresses,
-    make_lists,
-)
-from ggmlpy.backends.cpu.kernels.matmul_units import (
-    chunk_rows,
-    store_sums_of,
-    unit_of,
-    work_bytes,
-)
-from ggmlpy.backends.cpu.kernels.turns import (
-    LEAST_ROWS,
-    Range,
-    cut,
-    end_turns,
-    first_piece,
-    next_piece,
-    units_of,
-)
+from ggmlpy.backends.cpu.kernels.matmul_groups import SUM_BYTES, Groups, Sums
+from ggmlpy.backends.cpu.kernels.matmul_units import store_sums_of, unit_of, work_bytes
+from ggmlpy.backends.cpu.kernels.matmul_work import do_units
 from ggmlpy.backends.cpu.kernels.types import FLOATS
-from ggmlpy.backends.cpu.rows import n_rows
 from ggmlpy.backends.cpu.simd import amx
 from ggmlpy.backends.cpu.simd.amx import TILES_BY
 from ggmlpy.backends.cpu.simd.arith import quotient
@@ -86,16 +68,16 @@ GLUS = tuple(GATED)  # the field `glu` of a record is an index of it
 PARAMS = {name for params, _ in GATED.values() for name in params}
 FIELDS = [
     *matmul_lists.FIELDS,
-    *((name, "i8") for name in ("weight", "weight_up", "group_bytes", "matrix_bytes")),
-    *((name, "i8") for name in ("tiles", "work", "counters", "glu")),
+    *matmul_work.FIELDS,
+    *((name, "i8") for name in ("weight_up", "tiles", "glu")),
     *((name, "f4") for name in sorted(PARAMS)),
 ]
 # Of x at a time: those of a tile, whole tiles of two groups, and with AMX all that a unit has.
 ROWS, ROWS_BY_TWO, ROWS_BY_TILES = 8, 8 * PAIR_ROWS, PANELS * amx.ROWS
+assert ROWS_BY_TWO % TILE_ROWS == 0
 RUN = 256  # sums of a group each, all of them less than half an L1 cache
-_SUM_BYTES = 4 * GROUP
-_UP = max(RUN, GROUPS * ROWS_BY_TILES) * _SUM_BYTES  # where the tiles of up x are
-_ADDRESSES = _UP + GROUPS * ROWS_BY_TILES * _SUM_BYTES  # of the first tile's rows
+_UP = max(RUN, GROUPS * ROWS_BY_TILES) * SUM_BYTES  # where the tiles of up x are
+_ADDRESSES = _UP + GROUPS * ROWS_BY_TILES * SUM_BYTES  # of the first tile's rows
 _TILES_BYTES = _ADDRESSES + 8 * ROWS_BY_TILES
 
 
@@ -103,7 +85,7 @@ def _rows_at_once(format: Format) -> Inline:
     in_registers = constant(MOST_ROWS)
     if isinstance(format, PackedFormat):
         in_registers = constant(ROWS)
-        if format.pairs is not None or format.stretches is not None:
+        if format.two_groups is not None:
             by_two = constant(ROWS_BY_TWO)
             in_registers = Choice(frozenset({"avx512"}), by_two, in_registers)
     if format.tiles is None:
@@ -158,15 +140,14 @@ _gated = _first_of(0)
 
 def _declare(format: Format) -> Kernel:
     unit = unit_of(format)
-    begin, take, multiply_unit, end_units = unit.begin, unit.take, unit.multiply, unit.end
-    most_rows, row_step, most_groups = unit.most_rows, unit.row_step, unit.most_groups
+    multiply_unit, most_groups = unit.multiply, unit.most_groups
     rows_at_once = _rows_at_once(format)
 
     @inline
     def combine(p: Record, gate: Int, up: Int, ys: Int, n: Int, at: Int, n_lanes: Int) -> None:
         """The gated unit of two tiles, to the result."""
         for i in range(n):
-            v = _gated(p, load_f32x16(gate + _SUM_BYTES * i), load_f32x16(up + _SUM_BYTES * i))
+            v = _gated(p, load_f32x16(gate + SUM_BYTES * i), load_f32x16(up + SUM_BYTES * i))
             store_sums_of(n, load_i64(ys + 8 * i) + at, v, n_lanes)
 
     @inline
@@ -174,7 +155,7 @@ def _declare(format: Format) -> Kernel:
         p: Record, w: Int, group: Int, n_groups: Int, xs: Int, ys: Int, n: Int, scratch: Int
     ) -> None:
         """`n_groups` groups from `group` on of the matrices at `w` times `n` rows of x."""
-        tiles, tile_bytes = scratch + p.tiles, n * _SUM_BYTES
+        tiles, tile_bytes = scratch + p.tiles, n * SUM_BYTES
         for is_up in range(2):
             for i in range(0, n_groups, most_groups()):
                 first, n_here = group + i, min(most_groups(), n_groups - i)
@@ -185,67 +166,29 @@ def _declare(format: Format) -> Kernel:
                 multiply_unit(groups, p.x.ne0, xs, n, sums, scratch + p.work)
                 for j in range(n_here if is_up == 1 else 0):
                     gate, up = tiles + (i + j) * tile_bytes, tiles + _UP + j * tile_bytes
-                    at, n_lanes = _SUM_BYTES * (first + j), groups.n_rows - GROUP * j
+                    at, n_lanes = SUM_BYTES * (first + j), groups.n_rows - GROUP * j
                     combine(p, gate, up, ys, n, at, n_lanes)
 
     @inline
-    def multiply_units(
-        p: Record, w: Int, xs: Int, ys: Int, n: Int, chunk: Int, units: Range, taken: Int, at: Int
-    ) -> Int:
-        """Units of the matrices at `w` times the `n` rows of x that need them, with scratch memory
-        at `at`. `taken` is the chunk that the thread took last; returns that for the next units."""
-        k, n_groups = p.x.ne0, quotient(p.y.ne0 + GROUP - 1, GROUP)
-        rows, step = rows_at_once(), most_groups()
-        run = max(step, quotient(RUN, n) & -step) if n <= min(rows, chunk) else step
-        start, end = units
-        while start < end:
-            i_chunk = quotient(start, n_groups)
-            group = start - i_chunk * n_groups
-            last = min(n, (i_chunk + 1) * chunk)
-            n_here = min(run, n_groups - group, end - start)
-            if i_chunk != taken:
-                n_taken = last - i_chunk * chunk
-                take(xs + 8 * i_chunk * chunk, n_taken, k, at + p.work)
-                taken = i_chunk
-            for row in range(i_chunk * chunk, last, rows):
-                n_rows_here = min(rows, last - row)
-                products(p, w, group, n_here, xs + 8 * row, ys + 8 * row, n_rows_here, at)
-            start += n_here
-        return taken
+    def groups_at_once(n: Int, chunk: Int) -> Int:
+        step = most_groups()
+        return max(step, quotient(RUN, n) & -step) if n <= min(rows_at_once(), chunk) else step
 
     @inline
-    def multiply(
-        p: Record, w: Int, xs: Int, ys: Int, n: Int, at: Int, counters: Int, ith: Int, nth: Int
+    def multiply_groups(
+        p: Record, w: Int, group: Int, n_groups: Int, xs: Int, ys: Int, n: Int, scratch: Int
     ) -> None:
-        """Thread `ith`'s part of the matrices at `w`."""
-        n_groups = quotient(p.y.ne0 + GROUP - 1, GROUP)
-        chunk = chunk_rows(n, n_groups, most_rows(n, p.x.ne0, p.row_bytes), row_step(), nth)
-        n_units = n_groups * quotient(n + chunk - 1, chunk)
-        pieces = cut(n_units, most_groups(), counters if n >= LEAST_ROWS else 0, ith, nth)
-        piece, taken = first_piece(pieces), -1
-        while piece < pieces.n:
-            units = units_of(pieces, piece)
-            taken = multiply_units(p, w, xs, ys, n, chunk, units, taken, at)
-            piece = next_piece(pieces)
+        for row in range(0, n, rows_at_once()):
+            n_here = min(rows_at_once(), n - row)
+            products(p, w, group, n_groups, xs + 8 * row, ys + 8 * row, n_here, scratch)
+
+    do_share = do_units(unit, groups_at_once, multiply_groups)
 
     def matmul_glu(p: Record, ith: Int, nth: Int) -> None:
         scratch = p.scratch + ith * p.scratch_stride
-        starts, xs, ys, _ = list_addresses(p, scratch)
-        make_lists(p, starts, xs, ys)
         for i in range(rows_at_once()):
-            store_i64(scratch + p.tiles + _ADDRESSES + 8 * i, scratch + p.tiles + _SUM_BYTES * i)
-        begin(n_rows(p.y), scratch + p.work)
-        n_matrices = p.a2 * p.a3
-        counters = p.counters if n_matrices == 1 and nth > 1 else 0
-        for j in range(n_matrices):
-            first, last = load_i64(starts + 8 * j), load_i64(starts + 8 * j + 8)
-            if first < last:
-                w = p.weight + j * p.matrix_bytes
-                x, y = xs + 8 * first, ys + 8 * first
-                multiply(p, w, x, y, last - first, scratch, counters, ith, nth)
-        end_turns(counters, nth)
-        end_units(n_rows(p.y))
-        clear_rows_without_matrix(p, starts, ys, ith, nth)
+            store_i64(scratch + p.tiles + _ADDRESSES + 8 * i, scratch + p.tiles + SUM_BYTES * i)
+        do_share(p, scratch, ith, nth)
 
     weights = format.type_name, format.type_name
     served = [

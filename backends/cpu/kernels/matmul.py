@@ -3,8 +3,8 @@
 Quantised weights are packed once (formats/), float weights are read where they are stored. x is
 quantised, or split into bf16, once for all products that read it. A unit of work is a group of 16
 weight rows times a chunk of rows of x, and units that follow each other may be done together
-(matmul_units.py). An element of the result has the same bits for any number of rows of x and of
-threads, and, except with weights of bf16, with and without AMX.
+(matmul_units.py); threads share them (matmul_work.py). An element of the result has the same bits
+for any number of rows of x and of threads, and, except with weights of bf16, with and without AMX.
 """
 
 from __future__ import annotations
@@ -45,43 +45,20 @@ from ggmlpy.backends.cpu.formats.ternary import (
     TQ2_0_FORMAT,
 )
 from ggmlpy.backends.cpu.kernel import TENSOR, Int, Kernel, Record, inline, kernel
-from ggmlpy.backends.cpu.kernels import matmul_lists
+from ggmlpy.backends.cpu.kernels import matmul_lists, matmul_work
 from ggmlpy.backends.cpu.kernels.matmul_activations import QUANTIZE, SPLIT
 from ggmlpy.backends.cpu.kernels.matmul_groups import Groups, Sums
-from ggmlpy.backends.cpu.kernels.matmul_lists import (
-    bind_float_rows,
-    bind_lists,
-    clear_rows_without_matrix,
-    list_addresses,
-    list_bytes,
-    make_lists,
-)
-from ggmlpy.backends.cpu.kernels.matmul_units import chunk_rows, unit_of, work_bytes
-from ggmlpy.backends.cpu.kernels.turns import (
-    LEAST_ROWS,
-    N_COUNTERS,
-    Range,
-    cut,
-    end_turns,
-    first_piece,
-    next_piece,
-    units_of,
-)
+from ggmlpy.backends.cpu.kernels.matmul_lists import bind_float_rows, bind_lists, list_bytes
+from ggmlpy.backends.cpu.kernels.matmul_units import unit_of, work_bytes
+from ggmlpy.backends.cpu.kernels.matmul_work import bind_counters, do_units
 from ggmlpy.backends.cpu.kernels.types import FLOATS
-from ggmlpy.backends.cpu.rows import n_rows
 from ggmlpy.backends.cpu.simd.amx import TILES_BY
-from ggmlpy.backends.cpu.simd.arith import quotient
-from ggmlpy.backends.cpu.simd.memory import load_i64
 from ggmlpy.graph.tensor import Flag, Tensor
 
 ARGS = np.dtype(
     [
         *matmul_lists.FIELDS,
-        ("weight", "i8"),
-        ("group_bytes", "i8"),
-        ("matrix_bytes", "i8"),
-        ("work", "i8"),  # offset of the unit's memory in a thread's scratch memory
-        ("counters", "i8"),  # of the pieces that threads take (turns.py)
+        *matmul_work.FIELDS,
         ("bias", TENSOR),  # added to every row of the result in mul_mat+add
     ],
     align=True,
@@ -148,74 +125,32 @@ def bind(format: Format, node: Tensor, builder: PlanBuilder) -> dict[str, Any]:
         "matrix_bytes": format.matrix_bytes(k, weight.ne[1]),
         "scratch_stride": _stride(format, node, bool(builder.isa.has & TILES_BY)),
         "work": lists_stride(node),
-        "counters": builder.counters(N_COUNTERS),
+        "counters": bind_counters(builder),
     }
 
 
 def declare(format: Format) -> Kernel:
     """The kernel for weights of one format."""
     unit = unit_of(format)
-    begin, take, multiply_unit, end = unit.begin, unit.take, unit.multiply, unit.end
-    most_rows, row_step, most_groups = unit.most_rows, unit.row_step, unit.most_groups
+    multiply, most_groups = unit.multiply, unit.most_groups
 
     @inline
-    def multiply_units(
-        p: Record, w: Int, xs: Int, ys: Int, n: Int, chunk: Int, units: Range, taken: Int, work: Int
-    ) -> Int:
-        """Units of one matrix times the `n` rows of x that need it. `taken` is the chunk that the
-        thread took last; returns that for the next units."""
-        k, m = p.x.ne0, p.y.ne0
-        n_groups = quotient(m + GROUP - 1, GROUP)
-        i, last = units
-        while i < last:
-            i_chunk = quotient(i, n_groups)
-            group = i - i_chunk * n_groups
-            first = i_chunk * chunk
-            n_here = min(chunk, n - first)
-            n_groups_here = min(most_groups(), n_groups - group, last - i)
-            w_group = w + group * p.group_bytes
-            groups = Groups(w_group, p.group_bytes, n_groups_here, m - GROUP * group)
-            at, x = 4 * GROUP * group, xs + 8 * first
-            bias = p.bias.ptr + at if p.bias.ptr != 0 else 0
-            if i_chunk != taken:
-                take(x, n_here, k, work)
-                taken = i_chunk
-            sums = Sums(ys + 8 * first, at, 4 * GROUP, bias, True)
-            multiply_unit(groups, k, x, n_here, sums, work)
-            i += n_groups_here
-        return taken
-
-    @inline
-    def multiply(
-        p: Record, w: Int, xs: Int, ys: Int, n: Int, work: Int, counters: Int, ith: Int, nth: Int
+    def multiply_groups(
+        p: Record, w: Int, group: Int, n_groups: Int, xs: Int, ys: Int, n: Int, scratch: Int
     ) -> None:
-        """Thread `ith`'s part of one matrix."""
-        n_groups = quotient(p.y.ne0 + GROUP - 1, GROUP)
-        chunk = chunk_rows(n, n_groups, most_rows(n, p.x.ne0, p.row_bytes), row_step(), nth)
-        n_units = n_groups * quotient(n + chunk - 1, chunk)
-        pieces = cut(n_units, most_groups(), counters if n >= LEAST_ROWS else 0, ith, nth)
-        piece, taken = first_piece(pieces), -1
-        while piece < pieces.n:
-            units = units_of(pieces, piece)
-            taken = multiply_units(p, w, xs, ys, n, chunk, units, taken, work)
-            piece = next_piece(pieces)
+        at = 4 * GROUP * group
+        groups = Groups(w + group * p.group_bytes, p.group_bytes, n_groups, p.y.ne0 - GROUP * group)
+        bias = p.bias.ptr + at if p.bias.ptr != 0 else 0
+        multiply(groups, p.x.ne0, xs, n, Sums(ys, at, 4 * GROUP, bias, True), scratch + p.work)
+
+    @inline
+    def groups_at_once(n: Int, chunk: Int) -> Int:
+        return most_groups()
+
+    do_share = do_units(unit, groups_at_once, multiply_groups)
 
     def matmul(p: Record, ith: Int, nth: Int) -> None:
-        scratch = p.scratch + ith * p.scratch_stride
-        starts, xs, ys, _ = list_addresses(p, scratch)
-        make_lists(p, starts, xs, ys)
-        begin(n_rows(p.y), scratch + p.work)
-        n_matrices = p.a2 * p.a3
-        counters = p.counters if n_matrices == 1 and nth > 1 else 0
-        for j in range(n_matrices):
-            first, last = load_i64(starts + 8 * j), load_i64(starts + 8 * j + 8)
-            if first < last:
-                w = p.weight + j * p.matrix_bytes
-                x, y = xs + 8 * first, ys + 8 * first
-                multiply(p, w, x, y, last - first, scratch + p.work, counters, ith, nth)
-        end_turns(counters, nth)
-        end(n_rows(p.y))
-        clear_rows_without_matrix(p, starts, ys, ith, nth)
+        do_share(p, p.scratch + ith * p.scratch_stride, ith, nth)
 
     weight = format.type_name
     return kernel(

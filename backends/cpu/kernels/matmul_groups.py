@@ -1,24 +1,21 @@
 """Groups of 16 weight rows times rows of x, with sums in vector registers: one group at a time, or
 two that share what is loaded of x (matmul_units.py says which).
-
-PYTEST_DONT_REWRITE (asserts: the code of kernels, and so its key, is the same in every process).
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ggmlpy.backends.cpu.formats import short_rows, stretches
+from ggmlpy.backends.cpu.formats import short_rows, unpacked_pairs
 from ggmlpy.backends.cpu.formats.columns import GROUP
 from ggmlpy.backends.cpu.formats.pairs import PAIR_ROWS, PairProducts
-from ggmlpy.backends.cpu.formats.stretches import StretchProducts, sums_at
+from ggmlpy.backends.cpu.formats.unpacked_pairs import UnpackedProducts, load_sums
 from ggmlpy.backends.cpu.kernel import Inline, Int, inline
 from ggmlpy.backends.cpu.simd.memory import load_f32x16_part
 from ggmlpy.backends.cpu.simd.product import (
     add_to_each,
     half_of,
     load_rows,
-    load_vectors_of,
     store_sums,
 )
 from ggmlpy.backends.cpu.simd.tile import tile_f32x16
@@ -177,11 +174,14 @@ def by_pairs(pairs: PairProducts, rest: Inline) -> Inline:
     return multiply
 
 
-def by_stretches(products: StretchProducts, rest: Inline) -> Inline:
-    """The same of two groups that are unpacked for many rows (stretches.py)."""
+def by_unpacked_pairs(products: UnpackedProducts, rest: Inline) -> Inline:
+    """The same of two groups that are unpacked for many rows (unpacked_pairs.py)."""
     accumulate, by_group = products.accumulate, by_each_group(rest)
-    step, most, least = stretches.TILE_ROWS, stretches.MOST_ROWS, stretches.LEAST_ROWS
-    n_sums = 2 * step
+    step, most, least = (
+        unpacked_pairs.TILE_ROWS,
+        unpacked_pairs.MOST_ROWS,
+        unpacked_pairs.LEAST_ROWS,
+    )
 
     @inline
     def multiply(groups: Groups, k: Int, xs: Int, n: Int, sums: Sums, work: Int) -> None:
@@ -190,8 +190,7 @@ def by_stretches(products: StretchProducts, rest: Inline) -> Inline:
             n_here = min(most, n - done) & -step
             accumulate(groups.w, groups.step, k, xs + 8 * done, n_here, work)
             for t in range(0, n_here, step):
-                found = load_vectors_of(tile_f32x16(n_sums), sums_at(work, t))
-                _store_both(found, sums.ys + 8 * (done + t), groups, sums)
+                _store_both(load_sums(work, t), sums.ys + 8 * (done + t), groups, sums)
             done += n_here
         by_group(groups, k, xs, n, sums, done, work)
 

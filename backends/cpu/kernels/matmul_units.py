@@ -5,11 +5,11 @@ groups share a pass over x, and how many rows of x one over the weights:
 
     weights                        with      groups   rows of x
     codes                          AMX       4        panels of 16, the last one of 5 or more
-    codes, a scale for a block     AVX512    2        6 from 12 rows on           (pairs.py)
-    codes of q3_K, q6_K            AVX512    2        4 from 16 rows on           (stretches.py)
+    codes, a scale for a block     AVX512    2        6 from 12 rows on    (pairs.py)
+    codes of q3_K, q6_K            AVX512    2        4 from 16 rows on    (unpacked_pairs.py)
     codes                          any       1        8, 4, 2 or 1: what is left, and the rest
-    floats                         any       1        6; 4, 2 or 1 of fewer        (many_rows.py)
-    bf16                           AMX       1        panels of 16, also of fewer  (bf16_tiles.py)
+    floats                         any       1        6; 4, 2 or 1 of fewer (many_rows.py)
+    bf16                           AMX       1        panels of 16, also of fewer (bf16_tiles.py)
 
 That changes how often weights and x are read, never the order in which a sum is built.
 
@@ -21,7 +21,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ggmlpy.backends.cpu.formats import bf16_tiles, block_tiles, many_rows, short_rows, stretches
+from ggmlpy.backends.cpu.formats import (
+    bf16_tiles,
+    block_tiles,
+    many_rows,
+    short_rows,
+    unpacked_pairs,
+)
 from ggmlpy.backends.cpu.formats.base import GROUP, Format, PackedFormat
 from ggmlpy.backends.cpu.formats.bf16_tiles import WholeUnits
 from ggmlpy.backends.cpu.formats.block_tiles import (
@@ -33,7 +39,8 @@ from ggmlpy.backends.cpu.formats.block_tiles import (
     n_panels,
     release_tiles,
 )
-from ggmlpy.backends.cpu.formats.pairs import PAIR_ROWS
+from ggmlpy.backends.cpu.formats.pairs import PAIR_ROWS, PairProducts
+from ggmlpy.backends.cpu.formats.unpacked_pairs import UnpackedProducts
 from ggmlpy.backends.cpu.formats.x_panels import panel_bytes
 from ggmlpy.backends.cpu.kernel import Choice, Inline, Int, constant, inline
 from ggmlpy.backends.cpu.kernels.matmul_groups import (
@@ -43,7 +50,7 @@ from ggmlpy.backends.cpu.kernels.matmul_groups import (
     by_each_group,
     by_pairs,
     by_registers,
-    by_stretches,
+    by_unpacked_pairs,
     of_one_group,
     short_or_not,
 )
@@ -117,8 +124,8 @@ def work_bytes(format: Format, k: int, n_rows: int, has_tiles: bool) -> int:
     if format.many is not None:
         return max(many_rows.WORK_BYTES, short_rows.WORK_BYTES)
     needed = 0
-    if isinstance(format, PackedFormat) and format.stretches is not None:
-        needed = stretches.WORK_BYTES
+    if isinstance(format, PackedFormat) and isinstance(format.two_groups, UnpackedProducts):
+        needed = unpacked_pairs.WORK_BYTES
     if format.tiles is not None and has_tiles and n_rows >= LEAST_ROWS:
         needed = max(needed, block_tiles.work_bytes(k, n_rows))
     return needed
@@ -159,9 +166,8 @@ def _nothing_to_take(xs: Int, n: Int, k: Int, work: Int) -> None:
 
 
 @inline
-def _end(n: Int) -> None:
-    if n >= PAST_CACHES_ROWS:
-        store_fence()
+def _nothing_to_end(n: Int) -> None:
+    pass
 
 
 @inline
@@ -248,7 +254,7 @@ def _unit(
     row_step: Inline = _ROWS_OF_CODES,
     most_groups: Inline = _ONE_GROUP,
     take: Inline = _nothing_to_take,
-    end: Inline = _end,
+    end: Inline = _nothing_to_end,
 ) -> Unit:
     """A Unit that needs nothing but what is given."""
     return Unit(begin, most_rows, row_step, most_groups, take, multiply, end)
@@ -268,26 +274,26 @@ def unit_of(format: Format) -> Unit:
             of_one_group(Choice(TILES_BY, format.tiles.multiply, plain)),
             most_rows=Choice(TILES_BY, _most_rows, _most_rows_of_floats),
             row_step=Choice(TILES_BY, _ROWS_OF_BF16, _ROWS_OF_FLOATS),
-            end=Choice(TILES_BY, _end_of_all_in_tiles, _end),
+            end=Choice(TILES_BY, _end_of_all_in_tiles, _nothing_to_end),
         )
     assert isinstance(format, PackedFormat)
     begin, take, multiply = _by_tiles(format.tiles, plain)
-    two_groups: Inline = of_one_group(plain)
+    by_vectors: Inline = of_one_group(plain)
     row_step: Inline = _ROWS_OF_CODES
     most_groups: Inline = _ONE_GROUP
-    if format.pairs is not None:
-        two_groups = Choice(_AVX512, by_pairs(format.pairs, plain), two_groups)
+    if format.two_groups is not None:
+        most_groups = Choice(_AVX512, constant(2), most_groups)
+    if isinstance(format.two_groups, PairProducts):
+        by_vectors = Choice(_AVX512, by_pairs(format.two_groups, plain), by_vectors)
         row_step = Choice(_AVX512, constant(PAIR_ROWS), row_step)
-        most_groups = Choice(_AVX512, constant(2), most_groups)
-    elif format.stretches is not None:
-        two_groups = Choice(_AVX512, by_stretches(format.stretches, plain), two_groups)
-        most_groups = Choice(_AVX512, constant(2), most_groups)
+    elif isinstance(format.two_groups, UnpackedProducts):
+        by_vectors = Choice(_AVX512, by_unpacked_pairs(format.two_groups, plain), by_vectors)
     return _unit(
-        Choice(TILES_BY, multiply, two_groups),
+        Choice(TILES_BY, multiply, by_vectors),
         begin=Choice(TILES_BY, begin, _nothing_to_begin),
         most_rows=Choice(TILES_BY, _most_rows_of_panels, _most_rows),
         row_step=Choice(TILES_BY, constant(ROWS), row_step),
         most_groups=Choice(TILES_BY, constant(GROUPS), most_groups),
         take=Choice(TILES_BY, take, _nothing_to_take),
-        end=Choice(TILES_BY, _end_of_tiles, _end),
+        end=Choice(TILES_BY, _end_of_tiles, _nothing_to_end),
     )

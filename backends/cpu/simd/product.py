@@ -133,19 +133,6 @@ def store_sums(b: Emitter, sums: Any, rows: Any, at: Any, n: Any) -> None:
                 b.store_to(address, vector)
 
 
-@typed(expect([f32x16], i64, result=[f32x16]))
-def load_vectors_of(b: Emitter, sums: Any, ptr: Any) -> Any:
-    """As many vectors as `sums` has, side by side at `ptr`."""
-    return tile_of(b, [b.load_from(after(b, ptr, 64 * t), f32x16) for t in range(sums.type.count)])
-
-
-@typed(expect([f32x16], i64, result=void))
-def store_vectors(b: Emitter, sums: Any, ptr: Any) -> None:
-    """The vectors side by side to `ptr`."""
-    for t, vector in enumerate(parts(b, sums)):
-        b.store_to(after(b, ptr, 64 * t), vector)
-
-
 def _infer_half(*args: Arg) -> Any:
     if len(args) != 2 or not isinstance(args[0], Tile) or not isinstance(args[1], Const):
         return None
