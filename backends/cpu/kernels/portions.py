@@ -12,7 +12,7 @@ slower one.
 Portions get smaller towards the end, in proportion to what is left (Polychronopoulos and Kuck, IEEE
 Transactions on Computers, 1987): the last ones, for which threads wait, are short. Cores of one
 machine differ by some per cent from moment to moment, and more where others use them. A prompt of
-512 took 3.5 % longer with one portion for each thread (`ggmlpy bench -p 512 -n 0`, Llama-3.2-1B
+512 took 3.4 % longer with one portion for each thread (`ggmlpy bench -p 512 -n 0`, Llama-3.2-1B
 q4_0, 2 threads of an EPYC, Zen 5, medians of 6, 2026-11-27).
 """
 
