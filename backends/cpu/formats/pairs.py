@@ -27,7 +27,7 @@ class PairProducts:
 
     accumulate(sums, w, group_bytes, k, rows, ahead) -> sums
                     from sums of zero, [2, PAIR_ROWS], adds the products of the groups at w and
-                    w + group_bytes with the rows of x. Of what lies `ahead` bytes behind each part
+                    w + group_bytes with the rows of x. Of what lies `ahead` bytes after each part
                     it prefetches `ahead_bytes`: half of a part, since all that the next unit needs
                     would take longer to arrive than this takes
     """

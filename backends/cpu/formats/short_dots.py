@@ -10,8 +10,6 @@ those of a whole block: 8 * 2 * 15 * 127 < 2^15. So one addition takes the place
 Codes up to 255 have the zero 128: less it they are from -128 to 127, x gets their signs, and sums
 of two products fit: 2 * 128 * 127 < 2^15. Nothing is left to subtract. Sums of integers are exact,
 so all this has the bits of the other instruction sets.
-
-PYTEST_DONT_REWRITE (asserts: the code of kernels, and so its key, is the same in every process).
 """
 
 from __future__ import annotations

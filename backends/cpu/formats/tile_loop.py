@@ -33,8 +33,6 @@ With conversions port 0 would take 48, 64, 80 and 112 cycles. All this overlaps 
 ahead of their use, also from one group and one panel to the next, and if sums stay in registers. A
 prototype in C++ of the first row did 530 G multiply-adds a second on a core of such a CPU, with
 conversions and products one block ahead 319 (2026-11-22).
-
-PYTEST_DONT_REWRITE (asserts: the code of kernels, and so its key, is the same in every process).
 """
 
 from __future__ import annotations
