@@ -155,6 +155,19 @@ def test_speeds_of_kernels_are_those_of_the_results() -> None:
     assert "so the bound is {}, {} or {}".format(*bounds) in text
 
 
+def test_the_table_of_two_threads_is_that_of_all_kernels() -> None:
+    (result,) = results_of("kernels").values()
+    found = {k["id"]: k for k in result["kernels"] if (k["isa"], k["threads"]) == ("avx512", 2)}
+    _, *rows = rows_of(DOCS / "performance.md", "type")
+    assert rows
+    for type, read, *figures in rows:
+        kernel = found[f"{type} 2048x8192 rows=1"]
+        assert read == f"{kernel['bytes_per_s'] / 1e9:.1f}"
+        for n, figure in zip((8, 32, 512), figures, strict=True):
+            kernel = found[f"{type} 2048x8192 rows={n}"]
+            assert figure == f"{kernel['products_per_s'] / 1e9:.0f}"
+
+
 def test_the_site_loads_nothing_from_elsewhere() -> None:
     settings = text_of(ROOT / "mkdocs.yml")
     assert "font: false" in settings
